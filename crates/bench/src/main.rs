@@ -21,6 +21,7 @@ mod frisbee;
 mod fuse;
 mod garbage;
 mod histories;
+mod hostile;
 mod install;
 mod kills;
 mod load;
@@ -73,6 +74,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     network::GROUPS,
+    hostile::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
     // The last two remove many files; after that, ext4 creates new files slowly.
     &[&puts::GROUP, &s3::GROUP, &prune::GROUP, &garbage::GROUP],

@@ -2,6 +2,7 @@
 //! one after the other.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -158,6 +159,19 @@ impl Room {
         let url = format!("https://{}:{PORT}", self.star.host(server).ipv4());
         command.args(["--json", "--yes", "fetch", &url, name, target, "--token-file"]);
         command.arg(&self.servers[server as usize].token);
+    }
+
+    /// The group of the first server's next session, once it has started.
+    pub(crate) fn group_of_session(&mut self) -> Result<SocketAddr> {
+        let server = self.servers.first_mut().ok_or("a room has a server")?;
+        let started = line_of(&mut server.log, "session_started")?;
+        Ok(started["group"].as_str().ok_or("a session has a group")?.parse()?)
+    }
+
+    /// The most memory that a server's process has used so far, in bytes.
+    pub(crate) fn server_peak_bytes(&self, server: usize) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.servers[server].child.id()))?;
+        Ok(number_after(&status, "VmHWM:") << 10)
     }
 
     /// The file with the join token of a server.

@@ -119,7 +119,7 @@ fn token(access: &ServerAccess) -> Result<JoinToken> {
 fn read_file(path: &Path) -> Result<String> {
     let doing = || format!("read the token in `{}`", path.display());
     if path != Path::new("-") {
-        let bytes = daemon::state::read_private(path).map_err(|error| {
+        let bytes = daemon::private_file::read_private(path).map_err(|error| {
             let refused = error.kind() == base::ErrorKind::Refused;
             let failure = Failure::from(error).context(doing());
             let hint = format!("whoever reads a token can use it: chmod 600 {}", path.display());

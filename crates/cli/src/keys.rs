@@ -30,14 +30,14 @@ pub(crate) fn encryption_key(options: &Keys) -> Result<Option<EncryptionKey>> {
 
 /// Reads an encryption key from the file at `path`.
 pub(crate) fn encryption_key_in(path: &Path) -> Result<EncryptionKey> {
-    let bytes = daemon::state::read_private(path)?;
+    let bytes = daemon::private_file::read_private(path)?;
     let key = EncryptionKey::from_text(&String::from_utf8_lossy(&bytes));
     key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
 }
 
 /// Reads a signing key from the file at `path`.
 pub(crate) fn signing(path: &Path) -> Result<SigningKey> {
-    let bytes = daemon::state::read_private(path)?;
+    let bytes = daemon::private_file::read_private(path)?;
     let key = signing_key_from_text(&String::from_utf8_lossy(&bytes));
     key.map_err(|error| Failure::from(error).context(format_args!("read the key in `{}`", path.display())))
 }

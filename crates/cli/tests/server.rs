@@ -1,4 +1,5 @@
 //! Tests the real server and its clients on loopback.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 
@@ -338,4 +339,56 @@ fn a_token_that_others_can_read_is_refused_and_one_printed_into_a_file_is_privat
     let refused = fetch();
     assert!(refused.contains("hint: whoever reads a token can use it: chmod 600 printed.token"), "{refused}");
     assert!(refused.ends_with("exit: 11\n"), "{refused}");
+}
+
+#[test]
+fn tokens_are_listed_and_revoked_one_by_one() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 1, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-multicast");
+    for name in ["lost.token", "kept.token"] {
+        bench.keep_secret(name, bench.command("token --image web --expires 8h").output().unwrap().stdout);
+    }
+    let fetch = |token: &str| bench.see(&format!("fetch {} web null: --token-file {token} -q", server.url));
+    assert!(fetch("lost.token").ends_with("exit: 0\n"));
+    let listed = bench.command("token list --json").output().unwrap().stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    let listed: Vec<serde_json::Value> =
+        listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(listed.len(), 3, "the server's own and two: {listed:?}");
+    let of_web: Vec<_> = listed.iter().filter(|one| one["images"][0] == "web").collect();
+    let text = std::fs::read_to_string(bench.path("lost.token")).unwrap();
+    // The claims of a token can be read by its holder; its id is among them.
+    let lost = of_web
+        .iter()
+        .map(|one| one["id"].as_str().unwrap())
+        .find(|id| claims_of(&text).contains(id))
+        .unwrap();
+    assert!(bench.see(&format!("token revoke {lost}")).contains("is revoked"));
+    let refused = fetch("lost.token");
+    assert!(refused.contains("the token was revoked") && refused.ends_with("exit: 13\n"), "{refused}");
+    assert!(fetch("kept.token").ends_with("exit: 0\n"));
+    let shown = bench.see("token list");
+    assert_eq!(shown.matches("revoked").count(), 1, "{shown}");
+    let unknown = bench.see("token revoke 00000000000000ff");
+    assert!(
+        unknown.contains("there is no token 00000000000000ff") && unknown.ends_with("exit: 10\n"),
+        "{unknown}"
+    );
+}
+
+/// The claims in a join token, decoded from base64url.
+fn claims_of(token: &str) -> String {
+    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let claims = token.trim().split('.').nth(2).unwrap();
+    let bits = claims.chars().flat_map(|c| {
+        let value = DIGITS.find(c).unwrap();
+        (0..6).rev().map(move |bit| value >> bit & 1)
+    });
+    let bits: Vec<_> = bits.collect();
+    let bytes = bits
+        .chunks_exact(8)
+        .map(|bits| bits.iter().fold(0, |byte, bit| byte << 1 | u8::try_from(*bit).unwrap()));
+    String::from_utf8(bytes.collect()).unwrap()
 }

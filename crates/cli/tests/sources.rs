@@ -151,6 +151,8 @@ fn what_holds_the_repository_is_not_frozen_and_a_signal_thaws() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let words = format!("capture {device} web --freeze -v --to {url} --wait 1h --token-file write.token");
+    // A server that has run here once knows tokens from here.
+    bench.serve("--no-multicast").stop();
     let token = bench.command("token --write --no-tls").output().unwrap();
     bench.keep_secret("write.token", token.stdout);
     let mut child = bench.command(&words).stderr(Stdio::piped()).spawn().unwrap();

@@ -5,57 +5,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use net::token::{Secret, Term};
-use serde::{Deserialize, Serialize};
+use net::token::Secret;
+
+pub use crate::claims::{Claims, Right};
+use crate::token_records::TokenRecords;
 
 const CONTEXT: &str = "diskcast 2026 token seal v1";
 /// Maximum number of patterns in one token.
 pub const PATTERNS_MAX: usize = 16;
-
-/// What a token allows. Each right includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Right {
-    /// Read lists, manifests and objects, join sessions.
-    Read,
-    /// Also add objects and versions.
-    Write,
-}
-
-/// What a token grants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claims {
-    /// Patterns of image names; `*` stands for any characters, also none.
-    pub images: Vec<String>,
-    /// What the holder may do with these images.
-    pub right: Right,
-    /// Expiry in seconds since 1970; from this second on the token is invalid.
-    pub expires: u64,
-    /// Lifetime of a renewed token in seconds; `None`: the token cannot be renewed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lasts: Option<u64>,
-}
-
-impl Claims {
-    /// The claims of a renewed token, made at `now`. `None` if the token cannot be renewed.
-    #[must_use]
-    pub fn renewed(&self, now: u64) -> Option<Self> {
-        let expires = now.checked_add(self.lasts?)?.max(self.expires);
-        Some(Self { expires, ..self.clone() })
-    }
-
-    /// When the token expires, and the lifetime of a renewed one.
-    #[must_use]
-    pub fn term(&self) -> Term {
-        Term { expires: self.expires, lasts: self.lasts }
-    }
-
-    /// Whether some pattern matches the image name.
-    #[must_use]
-    pub fn covers(&self, image: &str) -> bool {
-        self.images.iter().any(|pattern| matches(pattern.as_bytes(), image.as_bytes()))
-    }
-}
 
 /// Why a secret is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,11 +21,14 @@ pub enum Rejection {
     Unknown,
     /// It expired at this second since 1970.
     Expired(u64),
+    /// It was revoked.
+    Revoked,
 }
 
 /// Makes and checks secrets of tokens.
 pub struct Authority {
     key: [u8; 32],
+    records: Option<TokenRecords>,
 }
 
 impl Authority {
@@ -76,7 +36,33 @@ impl Authority {
     pub(crate) const SECRET_BYTES: usize = 32;
 
     pub(crate) fn new(secret: &[u8; Self::SECRET_BYTES]) -> Self {
-        Self { key: blake3::derive_key(CONTEXT, secret) }
+        Self { key: blake3::derive_key(CONTEXT, secret), records: None }
+    }
+
+    /// The same, which also refuses tokens that were revoked.
+    pub(crate) fn with_records(self, records: TokenRecords) -> Self {
+        Self { records: Some(records), ..self }
+    }
+
+    /// Records that a token with these claims was made at `now`.
+    pub fn record_made(&self, claims: &Claims, note: &str, now: u64) -> Result<(), base::Error> {
+        self.records.as_ref().map_or(Ok(()), |records| records.made(claims, note, now))
+    }
+
+    /// Forgets the records of tokens that have expired.
+    pub(crate) fn forget_expired(&self, now: u64) {
+        if let Some(records) = &self.records {
+            // They only take room; the next start tries again.
+            let _ = records.list(now);
+        }
+    }
+
+    /// Records that a token was renewed.
+    pub(crate) fn record_renewed(&self, claims: &Claims) -> Result<(), base::Error> {
+        match (&self.records, claims.id) {
+            (Some(records), Some(id)) => records.renewed(id, claims.expires),
+            _ => Ok(()),
+        }
     }
 
     /// Makes a secret that grants `claims`. `None` if they have too many patterns or the secret becomes too long.
@@ -93,7 +79,13 @@ impl Authority {
     /// Returns what `secret` grants at `now`, in seconds since 1970.
     pub fn check(&self, secret: &str, now: u64) -> Result<Claims, Rejection> {
         let claims = self.unseal(secret).ok_or(Rejection::Unknown)?;
-        if now < claims.expires { Ok(claims) } else { Err(Rejection::Expired(claims.expires)) }
+        if now >= claims.expires {
+            return Err(Rejection::Expired(claims.expires));
+        }
+        match (&self.records, claims.id) {
+            (Some(records), Some(id)) if records.is_revoked(id) => Err(Rejection::Revoked),
+            _ => Ok(claims),
+        }
     }
 
     fn unseal(&self, secret: &str) -> Option<Claims> {
@@ -111,33 +103,18 @@ impl Authority {
     }
 }
 
-/// Whether `text` matches `pattern`, where `*` stands for any bytes. Takes at most the product of the two lengths in
-/// steps: on a mismatch, only the last `*` takes one more byte.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if pattern.get(p) == Some(&b'*') {
-            star = Some((p, t));
-            p += 1;
-        } else if pattern.get(p) == Some(&text[t]) {
-            (p, t) = (p + 1, t + 1);
-        } else if let Some((after, from)) = star {
-            star = Some((after, from + 1));
-            (p, t) = (after + 1, from + 1);
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|&byte| byte == b'*')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn claims(images: &[&str], right: Right) -> Claims {
-        Claims { images: images.iter().map(ToString::to_string).collect(), right, expires: 1000, lasts: None }
+        Claims {
+            images: images.iter().map(ToString::to_string).collect(),
+            right,
+            expires: 1000,
+            lasts: None,
+            id: None,
+        }
     }
 
     #[test]

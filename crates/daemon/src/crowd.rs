@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// Most joins of one address within [`JOIN_TIME`]. A machine joins once, or once for each of its disks.
@@ -54,6 +55,27 @@ impl Drop for Seat {
                 counts.remove(&self.address);
             }
         }
+    }
+}
+
+/// Permits of each address, for as long as one is held or waited for.
+#[derive(Default)]
+pub(crate) struct Shares(Mutex<HashMap<IpAddr, Weak<Semaphore>>>);
+
+impl Shares {
+    /// The permits of `address`, which has `most`.
+    pub(crate) fn of(&self, address: IpAddr, most: usize) -> Arc<Semaphore> {
+        let mut shares = self.0.lock();
+        if shares.len() >= ADDRESSES_MAX {
+            shares.retain(|_, share| share.strong_count() > 0);
+        }
+        let place = place_of(address);
+        if let Some(share) = shares.get(&place).and_then(Weak::upgrade) {
+            return share;
+        }
+        let share = Arc::new(Semaphore::new(most));
+        shares.insert(place, Arc::downgrade(&share));
+        share
     }
 }
 

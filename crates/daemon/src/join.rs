@@ -9,9 +9,10 @@ use net::token::{Fingerprint, JoinToken, Standing};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::authority::{Authority, Claims, Right};
+use crate::claims::TokenId;
 use crate::clock;
 use crate::event::Event;
-use crate::state::write_private;
+use crate::private_file::write_private;
 
 /// Seconds until a failed write of the token file is retried.
 const AGAIN_SECONDS: u64 = 60;
@@ -44,6 +45,7 @@ impl Join {
         file: Option<PathBuf>,
         now: u64,
     ) -> Result<Self> {
+        authority.forget_expired(now);
         let (token, claims) = mint(authority, fingerprint, lifetime, now)?;
         let this = Self { fingerprint, lifetime, file, held: Mutex::new(Held { token, claims, next: 0 }) };
         this.write(&this.token())?;
@@ -104,8 +106,14 @@ fn mint(
 ) -> Result<(JoinToken, Claims)> {
     let lasts = lifetime.as_secs();
     let images = vec!["*".to_owned()];
-    let claims =
-        Claims { images, right: Right::Read, expires: now.saturating_add(lasts), lasts: Some(lasts) };
+    let claims = Claims {
+        images,
+        right: Right::Read,
+        expires: now.saturating_add(lasts),
+        lasts: Some(lasts),
+        id: Some(TokenId::draw()?),
+    };
+    authority.record_made(&claims, "join token of `diskcast serve`", now)?;
     let secret = authority.mint(&claims);
     let secret = secret.ok_or_else(|| Error::new(ErrorKind::Refused, "mint the join token"))?;
     Ok((JoinToken { fingerprint, secret }, claims))

@@ -8,10 +8,12 @@
 //! [`attached`] is the second service: it serves one disk to the machine that uses it, while the disk's image is
 //! still being fetched.
 
+mod address_share;
 mod api;
 pub mod attached;
 pub mod authority;
 mod boot_exchange;
+mod claims;
 mod clock;
 mod crowd;
 pub mod event;
@@ -20,6 +22,7 @@ pub mod identity;
 mod join;
 mod listener;
 pub mod metrics;
+pub mod private_file;
 mod probes;
 mod publications;
 mod serve;
@@ -27,6 +30,7 @@ mod sessions;
 pub mod state;
 pub mod statistics;
 mod steady;
+pub mod token_records;
 mod token_uses;
 pub mod tokens;
 mod unicast_share;

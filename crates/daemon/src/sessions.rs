@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use store::Repository;
 use tokio::time::Instant;
 
+use crate::address_share::AddressShare;
 use crate::api::Failure;
 use crate::crowd::Joins;
 use crate::event::{Event, Log};
@@ -63,6 +64,7 @@ pub(crate) struct Sessions {
     /// Bytes that the receivers of each session got by unicast; for running sessions and those in `past`.
     unicast: Mutex<HashMap<SessionId, u64>>,
     unicast_share: UnicastShare,
+    address_share: Arc<AddressShare>,
     joins: Joins,
 }
 
@@ -108,8 +110,21 @@ impl Sessions {
         );
         let (slots, past, unicast) = (Mutex::default(), Mutex::default(), Mutex::default());
         let unicast_share = UnicastShare::new(Arc::clone(&budget));
+        let address_share = Arc::new(AddressShare::new(Arc::clone(&budget)));
         let joins = Joins::default();
-        Arc::new(Self { repository, options, epoch, budget, log, slots, past, unicast, unicast_share, joins })
+        Arc::new(Self {
+            repository,
+            options,
+            epoch,
+            budget,
+            log,
+            slots,
+            past,
+            unicast,
+            unicast_share,
+            address_share,
+            joins,
+        })
     }
 
     /// Admits the client at `peer` to the session of `version`, and starts the session if it does not run. Blocks.
@@ -288,6 +303,11 @@ impl Sessions {
         let mut all = self.running();
         all.extend(self.past.lock().ended.iter().cloned());
         all.into_iter().map(|session| self.with_unicast(session)).collect()
+    }
+
+    /// What each address may get by unicast, outside sessions.
+    pub(crate) fn address_share(&self) -> Arc<AddressShare> {
+        Arc::clone(&self.address_share)
     }
 
     /// Waits until `bytes` may be sent by unicast to a receiver of any session.

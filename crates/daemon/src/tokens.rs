@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
-use crate::state::{read_private, write_private};
+use crate::private_file::{read_private, write_private};
 
 /// Limits of the pause between two checks of a token. The pause depends on the token's lifetime, so that also
 /// short-lived tokens are renewed in time.

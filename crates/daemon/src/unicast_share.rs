@@ -9,8 +9,9 @@ use net::multicast::budget::Budget;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-/// Unicast gets one part while multicast gets this many: together a tenth goes by unicast.
-const MULTICAST_PARTS: u64 = 9;
+/// Unicast gets one part while multicast gets this many: together a sixteenth goes by unicast, which costs the others
+/// less than a tenth of their time, the saved bytes below included.
+const MULTICAST_PARTS: u64 = 15;
 /// What unicast did not use is kept for this time, so that a few objects at the end of a fetch need not wait.
 const SAVED: Duration = Duration::from_secs(2);
 /// How often a waiting request looks again: the session may have ended.
@@ -76,8 +77,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenth_goes_by_unicast_and_all_of_it_when_no_session_sends() {
-        const RATE: u64 = 90_000_000;
+    fn a_sixteenth_goes_by_unicast_and_all_of_it_when_no_session_sends() {
+        const RATE: u64 = 150_000_000;
         const OBJECT: u64 = 90_000;
         let begin = Instant::now();
         let mut bucket = Bucket { bytes: 0, filled_at: begin };
@@ -86,12 +87,12 @@ mod tests {
             let now = begin + Duration::from_millis(millis);
             sent += if bucket.take(OBJECT, RATE, now) { OBJECT } else { 0 };
         }
-        let tenth = RATE / 9 / 8 * 60;
-        assert!((tenth..tenth + 2 * OBJECT).contains(&sent), "{sent} bytes instead of {tenth}");
+        let share = RATE / 15 / 8 * 60;
+        assert!((share..share + 2 * OBJECT).contains(&sent), "{sent} bytes instead of {share}");
         // What was not used for a long time is not all kept.
         let later = begin + Duration::from_secs(1000);
         let burst = (0..).take_while(|_| bucket.take(OBJECT, RATE, later)).count() as u64 * OBJECT;
-        assert!(burst <= RATE / 9 / 8 * 2 + OBJECT, "{burst} bytes at once");
+        assert!(burst <= RATE / 15 / 8 * 2 + OBJECT, "{burst} bytes at once");
         assert!((0..1000).all(|_| bucket.take(OBJECT, 0, later)));
     }
 }

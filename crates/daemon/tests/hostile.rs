@@ -13,6 +13,7 @@ use daemon::{MulticastOptions, ServeOptions, Server, serve};
 use net::api::{CreateRequest, ProbeRequest, SessionId};
 use net::client::{Client, ClientOptions};
 use net::token::JoinToken;
+use socket2::{Domain, Socket, Type};
 use store::{Location, Repository};
 
 const EMPTY: CreateRequest =
@@ -47,7 +48,7 @@ fn start_with(multicast: Option<MulticastOptions>) -> Bench {
 
 impl Bench {
     fn token(&self, right: Right) -> JoinToken {
-        let claims = Claims { images: vec!["*".into()], right, expires: u64::MAX, lasts: None };
+        let claims = Claims { images: vec!["*".into()], right, expires: u64::MAX, lasts: None, id: None };
         let secret = self.state.authority().unwrap().mint(&claims).unwrap();
         JoinToken { secret, ..self.server.join_token().clone() }
     }
@@ -100,6 +101,28 @@ fn bodies_that_never_come_take_no_memory() {
     legitimate.write_all(&vec![7; 16 << 20]).unwrap();
     legitimate.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
     assert_eq!(status(legitimate), 201);
+}
+
+#[test]
+fn readers_that_take_nothing_hold_up_nobody_from_another_address() {
+    let bench = start();
+    let writer = bench.client(Right::Write);
+    writer.create("web", &EMPTY).unwrap();
+    // 100 answers of 16 MiB would take six times the memory for objects in transfer. Nobody reads them.
+    let line = "GET /api/v1/content/web@1?offset=0&bytes=16777216";
+    let _unread: Vec<_> = (0..100).map(|_| bench.begin(Right::Read, line, "")).collect();
+    // What is asked for by JSON needs none of that memory, also from the same address.
+    assert!(writer.create("other", &EMPTY).is_ok());
+    // Another address gets its answers.
+    let stranger = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    stranger.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+    stranger.connect(&bench.server.address().into()).unwrap();
+    let mut stream = TcpStream::from(stranger);
+    let secret = bench.token(Right::Read).secret.expose().to_owned();
+    let head = format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+    assert_eq!(status(stream), 200);
 }
 
 #[test]

@@ -108,7 +108,13 @@ fn a_commit_through_a_server_is_one_version_whatever_its_size() {
     let site = Site::new();
     let server = site.start("127.0.0.1:0");
     let state = daemon::state::StateFolder::open(&site.folder.path().join("state")).unwrap();
-    let claims = Claims { images: vec!["*".to_owned()], right: Right::Write, expires: u64::MAX, lasts: None };
+    let claims = Claims {
+        images: vec!["*".to_owned()],
+        right: Right::Write,
+        expires: u64::MAX,
+        lasts: None,
+        id: None,
+    };
     let secret = state.authority().unwrap().mint(&claims).unwrap();
     let token = JoinToken { secret, ..server.join_token().clone() };
     let address = server.address().to_string();

@@ -60,7 +60,7 @@ fn new(context: &Context, file: &Path, name: Option<String>) -> Result<()> {
     let key = SigningKey::from_bytes(&random()?);
     let line = line(&key, &name.unwrap_or_else(|| repository::stamp().creator));
     if !context.global.dry_run {
-        daemon::state::make_private(file, signing_key_to_text(&key).as_bytes())?;
+        daemon::private_file::make_private(file, signing_key_to_text(&key).as_bytes())?;
         std::fs::write(&public_file, format!("{line}\n")).map_err(|error| {
             Failure::from(error).context(format_args!("write `{}`", public_file.display()))
         })?;
@@ -78,7 +78,7 @@ fn new(context: &Context, file: &Path, name: Option<String>) -> Result<()> {
 fn new_encryption(context: &Context, file: &Path) -> Result<()> {
     let key = EncryptionKey::from_bytes(random()?);
     if !context.global.dry_run {
-        daemon::state::make_private(file, key.to_text().as_bytes())?;
+        daemon::private_file::make_private(file, key.to_text().as_bytes())?;
     }
     context.output.result(&json!({ "type": "key", "file": file }), || {
         let (would, file) = (context.would(), file.display());

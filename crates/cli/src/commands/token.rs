@@ -1,27 +1,38 @@
-//! `diskcast token`: makes a token for clients of this machine's server.
+//! `diskcast token`: makes a token for clients of this machine's server, lists tokens, and revokes them.
 
 use daemon::authority::{Claims, PATTERNS_MAX, Right};
 use daemon::state::StateFolder;
+use daemon::token_records::{TokenId, TokenRecord};
 use net::token::JoinToken;
 use serde_json::json;
 
 use super::Context;
-
+use crate::args::StateFolder as StateOption;
 use crate::args::parse::parse_lifetime;
 use crate::clock;
 use crate::exit::{Exit, Failure, Result};
 use crate::repository;
+use crate::ui::table::{Align, Table};
 
 /// Make a token for machines that join the server on this machine
 ///
 /// A token contains the fingerprint of the server's certificate, the images that its holder may read or write, and the
 /// time when it expires.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    after_help = "\
 Examples:
   diskcast token > join.token
-  diskcast token --image 'lab-*' --write --expires 8h > write.token")]
+  diskcast token --image 'lab-*' --write --expires 8h > write.token
+  diskcast token list
+  diskcast token revoke 5d1e0f6a9b3c7d24",
+    args_conflicts_with_subcommands = true,
+    subcommand_value_name = "WHAT",
+    subcommand_help_heading = "Instead"
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub instead: Option<Instead>,
     /// Images that the token grants, `*` stands for any characters; may be repeated [default: all]
     #[arg(long = "image", value_name = "PATTERN")]
     pub images: Vec<String>,
@@ -39,38 +50,123 @@ pub(crate) struct Args {
     #[arg(long)]
     pub no_tls: bool,
     #[command(flatten)]
-    pub state: crate::args::StateFolder,
+    pub state: StateOption,
+}
+
+/// What to do instead of making a token.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Instead {
+    /// List the tokens that are valid, with what they grant
+    List {
+        #[command(flatten)]
+        state: StateOption,
+    },
+    /// Revoke a token and all its renewals; the running server refuses them at once
+    Revoke {
+        /// Id of the token, as `diskcast token list` shows it
+        id: TokenId,
+        #[command(flatten)]
+        state: StateOption,
+    },
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let state = match &args.state.state {
+    match &args.instead {
+        None => make(context, args),
+        Some(Instead::List { state }) => list(context, state),
+        Some(Instead::Revoke { id, state }) => revoke(context, *id, state),
+    }
+}
+
+fn folder(option: &StateOption) -> Result<StateFolder> {
+    let path = match &option.state {
         Some(path) => path.clone(),
         None => repository::default_state_folder()?,
     };
-    let state = StateFolder::of_server(&state).map_err(|error| {
+    StateFolder::of_server(&path).map_err(|error| {
         Failure::from(error)
             .hint("run this on the server, as its user, after `diskcast serve`; --state names its folder")
-    })?;
+    })
+}
+
+fn list(context: &Context, state: &StateOption) -> Result<()> {
+    let tokens = folder(state)?.tokens().list(clock::unix_seconds())?;
+    if tokens.is_empty() {
+        context.output.note("no token is valid");
+    }
+    let mut table = Table::new(&[
+        ("ID", Align::Left),
+        ("GRANTS", Align::Left),
+        ("IMAGES", Align::Left),
+        ("UNTIL", Align::Left),
+        ("STATE", Align::Left),
+        ("MADE BY", Align::Left),
+    ]);
+    let mut records = Vec::new();
+    for token in tokens {
+        let TokenRecord { id, images, right, made, expires, renewable, note, revoked } = token;
+        let (made, expires) = (clock::show_unix(made), clock::show_unix(expires));
+        let grants = match right {
+            Right::Read => "read",
+            Right::Write => "write",
+        };
+        let standing = match (revoked, renewable) {
+            (true, _) => "revoked",
+            (false, true) => "renewable",
+            (false, false) => "ends then",
+        };
+        table.row([
+            id.to_string(),
+            grants.to_owned(),
+            images.join(" "),
+            clock::short(&expires),
+            standing.to_owned(),
+            note.clone(),
+        ]);
+        records.push(json!({
+            "type": "token_record", "id": id, "right": right, "images": images, "made": made, "expires": expires,
+            "renewable": renewable, "revoked": revoked, "made_by": note,
+        }));
+    }
+    context.output.list(&records, &table)
+}
+
+fn revoke(context: &Context, id: TokenId, state: &StateOption) -> Result<()> {
+    let tokens = folder(state)?.tokens();
+    if !context.global.dry_run {
+        tokens.revoke(id)?;
+    }
+    let record = json!({ "type": "revoked", "id": id, "dry_run": context.global.dry_run });
+    context.output.result(&record, || format!("{}token {id} is revoked\n", context.would()))
+}
+
+fn make(context: &Context, args: &Args) -> Result<()> {
+    let state = folder(&args.state)?;
+    let now = clock::unix_seconds();
+    let id = TokenId::draw()?;
     let claims = Claims {
         images: if args.images.is_empty() { vec!["*".to_owned()] } else { args.images.clone() },
         right: if args.write { Right::Write } else { Right::Read },
-        expires: clock::unix_seconds() + args.expires.as_secs(),
+        expires: now + args.expires.as_secs(),
         lasts: (!args.no_renewal).then_some(args.expires.as_secs()),
+        id: Some(id),
     };
-    let secret = state.authority()?.mint(&claims).ok_or_else(|| {
+    let authority = state.authority()?;
+    let secret = authority.mint(&claims).ok_or_else(|| {
         Failure::new(Exit::Usage, format!("a token holds at most {PATTERNS_MAX} patterns, and 1024 bytes"))
     })?;
     let fingerprint = if args.no_tls { None } else { Some(state.identity()?.fingerprint()) };
     let token = JoinToken { fingerprint, secret };
+    authority.record_made(&claims, &repository::stamp().creator, now)?;
     let expires = clock::show_unix(claims.expires);
     let record = json!({
-        "type": "token", "token": token.to_string(), "images": claims.images, "right": claims.right, "expires": expires,
-        "renewable": !args.no_renewal,
+        "type": "token", "id": id, "token": token.to_string(), "images": claims.images, "right": claims.right,
+        "expires": expires, "renewable": !args.no_renewal,
     });
     make_output_private()
         .map_err(|error| Failure::from(error).context("make the file of the token private"))?;
     let right = if args.write { "reading and writing" } else { "reading" };
-    context.output.note(&format!("for {right} {}, until {expires}", claims.images.join(" ")));
+    context.output.note(&format!("token {id} for {right} {}, until {expires}", claims.images.join(" ")));
     context.output.answer(&record, || format!("{token}\n"))
 }
 

@@ -64,6 +64,7 @@ impl FromRequestParts<Arc<App>> for Access {
         let now = clock::unix_seconds();
         let claims = app.authority.check(secret, now).map_err(|rejection| match rejection {
             Rejection::Unknown => unauthorized("the token is not from this server"),
+            Rejection::Revoked => Failure::new(ProblemKind::Denied, "the token was revoked"),
             Rejection::Expired(expired) => {
                 app.metrics.expired();
                 let when = clock::rfc3339(expired);

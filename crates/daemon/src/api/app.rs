@@ -12,6 +12,7 @@ use super::problem::Failure;
 use crate::authority::Authority;
 use crate::boot_exchange::Reads;
 use crate::clock;
+use crate::crowd::Shares;
 use crate::event::Log;
 use crate::hosts::Hosts;
 use crate::join::Join;
@@ -59,6 +60,8 @@ pub(crate) struct App {
     slow: Semaphore,
     slow_waiting: Semaphore,
     pub(super) memory: Arc<Semaphore>,
+    /// Memory that the answers to each address hold.
+    pub(super) answers: Shares,
 }
 
 impl App {
@@ -89,6 +92,7 @@ impl App {
             slow: Semaphore::new(SLOW_REQUESTS_MAX),
             slow_waiting: Semaphore::new(SLOW_WAITING_MAX),
             memory: Arc::new(Semaphore::new(MEMORY_BYTES / PIECE_BYTES)),
+            answers: Shares::default(),
         })
     }
 

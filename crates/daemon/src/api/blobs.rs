@@ -24,7 +24,7 @@ use store::{Blob, Changes, Closeness, Committed, ImageName, Piece, Reference, Sh
 
 use super::access::Access;
 use super::app::App;
-use super::body::{Content, Held, receive_json, reserve};
+use super::body::{Content, Held, Pace, receive_json, reserve_answer};
 use super::problem::Failure;
 use crate::authority::Right;
 use crate::clock;
@@ -59,6 +59,7 @@ pub(super) struct Window {
 pub(super) async fn read(
     access: Access,
     State(app): State<Arc<App>>,
+    Extension(Peer(peer)): Extension<Peer>,
     Path(reference): Path<String>,
     Asked(Window { offset, bytes }): Asked<Window>,
 ) -> Result<Response, Failure> {
@@ -68,11 +69,11 @@ pub(super) async fn read(
         let text = format!("at most {OBJECT_BYTES_MAX} bytes are read at once");
         return Err(Failure::new(ProblemKind::Invalid, text));
     }
-    let memory = reserve(&app, bytes as usize).await;
+    let memory = reserve_answer(&app, peer.ip(), bytes as usize).await;
     let (version, bytes) = app.blocking(move |app| read_from(app, &reference, offset, bytes)).await?;
     app.metrics.sent(bytes.len() as u64);
     let headers = [(CONTENT_TYPE.as_str(), OBJECT_TYPE.to_owned()), (VERSION_HEADER, version)];
-    Ok((headers, Body::new(Held::new(bytes, memory))).into_response())
+    Ok((headers, Body::new(Held::new(bytes, memory, Some(Pace::of(&app, peer.ip()))))).into_response())
 }
 
 fn read_from(app: &App, reference: &Reference, offset: u64, bytes: u32) -> Result<(String, Bytes), Failure> {

@@ -1,7 +1,8 @@
 //! Bodies of requests and answers, with limits on their size, their time and their memory.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,11 +17,12 @@ use http_body::{Frame, SizeHint};
 use net::api::ProblemKind;
 use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::access::Access;
 use super::app::{App, BODY_PAUSE_MAX, BODY_TIME_MAX, MEMORY_BYTES, PIECE_BYTES};
 use super::problem::Failure;
+use crate::address_share::AddressShare;
 use crate::authority::Right;
 
 /// Largest JSON body of a request.
@@ -33,7 +35,7 @@ pub(super) async fn receive(
     headers: &HeaderMap,
     mut body: Body,
     bytes_max: u32,
-) -> Result<(Bytes, OwnedSemaphorePermit), Failure> {
+) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Failure> {
     let announced =
         headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     let announced =
@@ -44,7 +46,11 @@ pub(super) async fn receive(
     }
     // No memory is reserved for a client that announces a body and sends none.
     let first = next(&mut body).await?;
-    let memory = reserve(app, announced).await;
+    // Small bodies do not wait for it: their memory is bounded by the number of connections.
+    let memory = match announced > JSON_BYTES_MAX as usize {
+        true => Some(reserve(app, announced).await),
+        false => None,
+    };
     let rest = async {
         let mut bytes = BytesMut::with_capacity(announced);
         let mut piece = first;
@@ -96,7 +102,7 @@ fn too_slow() -> Failure {
 pub(super) struct Content {
     pub bytes: Bytes,
     /// Its reserved memory; released when this is dropped.
-    _memory: OwnedSemaphorePermit,
+    _memory: Option<OwnedSemaphorePermit>,
 }
 
 impl FromRequest<Arc<App>> for Content {
@@ -137,11 +143,29 @@ pub(super) async fn receive_long_json<T: DeserializeOwned>(
     })
 }
 
+/// The memory of an answer: its part of what its address may hold, and of all.
+pub(super) struct AnswerMemory {
+    _address: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
+/// Reserves memory for an answer of `bytes` bytes to the client at `address`, and waits until there is enough. One
+/// address holds at most a quarter of it, so that its slow readers hold up nobody else.
+pub(super) async fn reserve_answer(app: &Arc<App>, address: IpAddr, bytes: usize) -> AnswerMemory {
+    let pieces = u32::try_from(pieces_of(bytes)).expect("clamped");
+    let held = app.answers.of(address, MEMORY_BYTES / 4 / PIECE_BYTES);
+    let own = held.acquire_many_owned(pieces).await.expect("the semaphore is never closed");
+    AnswerMemory { _address: own, _all: reserve(app, bytes).await }
+}
+
+/// Pieces of memory for `bytes` bytes. One request gets at most a quarter of all, so that the wait always ends.
+fn pieces_of(bytes: usize) -> usize {
+    bytes.clamp(1, MEMORY_BYTES / 4).div_ceil(PIECE_BYTES)
+}
+
 /// Reserves memory for `bytes` bytes, and waits until there is enough.
-pub(super) async fn reserve(app: &Arc<App>, bytes: usize) -> OwnedSemaphorePermit {
-    // One request gets at most a quarter, so that the wait always ends.
-    let pieces = bytes.clamp(1, MEMORY_BYTES / 4).div_ceil(PIECE_BYTES);
-    let pieces = u32::try_from(pieces).expect("clamped");
+async fn reserve(app: &Arc<App>, bytes: usize) -> OwnedSemaphorePermit {
+    let pieces = u32::try_from(pieces_of(bytes)).expect("clamped");
     app.memory.clone().acquire_many_owned(pieces).await.expect("the semaphore is never closed")
 }
 
@@ -149,12 +173,42 @@ pub(super) async fn reserve(app: &Arc<App>, bytes: usize) -> OwnedSemaphorePermi
 /// reader has little in the buffers of its connection.
 pub(super) struct Held {
     bytes: Bytes,
-    _memory: OwnedSemaphorePermit,
+    pace: Option<Pace>,
+    _memory: AnswerMemory,
+}
+
+/// Who gets an answer, and the limit of its address.
+pub(super) struct Pace {
+    share: Arc<AddressShare>,
+    address: IpAddr,
+    waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Held {
-    pub(super) fn new(bytes: Bytes, memory: OwnedSemaphorePermit) -> Self {
-        Self { bytes, _memory: memory }
+    /// `pace` limits the rate; `None`: the answer was waited for already.
+    pub(super) fn new(bytes: Bytes, memory: AnswerMemory, pace: Option<Pace>) -> Self {
+        Self { bytes, pace, _memory: memory }
+    }
+}
+
+impl Pace {
+    /// The limit of the client at `address`.
+    pub(super) fn of(app: &App, address: IpAddr) -> Self {
+        Self { share: app.sessions.address_share(), address, waiting: None }
+    }
+
+    /// Ready when `bytes` bytes may be sent.
+    fn poll(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
+        loop {
+            if let Some(waiting) = &mut self.waiting {
+                std::task::ready!(waiting.as_mut().poll(context));
+                self.waiting = None;
+            }
+            match self.share.take(self.address, bytes, Instant::now()) {
+                Ok(()) => return Poll::Ready(()),
+                Err(pause) => self.waiting = Some(Box::pin(sleep(pause))),
+            }
+        }
     }
 }
 
@@ -164,9 +218,12 @@ impl http_body::Body for Held {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let next = self.bytes.len().min(PIECE_BYTES);
+        if let Some(pace) = self.pace.as_mut().filter(|_| next > 0) {
+            std::task::ready!(pace.poll(context, next));
+        }
         let piece = self.bytes.split_to(next);
         Poll::Ready((!piece.is_empty()).then(|| Ok(Frame::data(piece))))
     }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use super::access::Access;
 use super::app::App;
-use super::body::{Held, receive, refuse, reserve};
+use super::body::{Held, Pace, receive, refuse, reserve_answer};
 use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
@@ -26,18 +26,21 @@ pub(super) async fn get(
     _: Access,
     State(app): State<Arc<App>>,
     Name(object): Name,
+    Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let session = headers.get(SESSION_HEADER).and_then(|session| session.to_str().ok()?.parse().ok());
     if session.is_some() {
         app.sessions.wait_beside(object.len.into()).await;
     }
-    let memory = reserve(&app, object.len as usize).await;
+    let (memory, paced) = (reserve_answer(&app, peer.ip(), object.len as usize).await, Arc::clone(&app));
     let bytes = app.blocking(move |app| app.repository.fetch(&object)).await?;
     app.metrics.sent(bytes.len() as u64);
     session.iter().for_each(|session| app.sessions.sent_beside(session, bytes.len() as u64));
     let headers = [(CONTENT_TYPE, OBJECT_TYPE), (CACHE_CONTROL, "private, immutable, max-age=31536000")];
-    Ok((headers, Body::new(Held::new(bytes, memory))).into_response())
+    // Those of a session have waited for their share of it.
+    let pace = session.is_none().then(|| Pace::of(&paced, peer.ip()));
+    Ok((headers, Body::new(Held::new(bytes, memory, pace))).into_response())
 }
 
 pub(super) async fn head(

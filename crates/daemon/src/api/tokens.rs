@@ -21,6 +21,8 @@ pub(super) async fn renew(access: Access, State(app): State<Arc<App>>) -> Result
     let now = clock::unix_seconds();
     let refused = || Failure::new(ProblemKind::Denied, "the token was made so that it can't be renewed");
     let claims = access.claims().renewed(now).ok_or_else(refused)?;
+    let renewed = claims.clone();
+    app.blocking(move |app| app.authority.record_renewed(&renewed)).await?;
     let secret = app.authority.mint(&claims);
     let secret = secret.ok_or_else(|| Failure::internal("the renewed token could not be made"))?;
     Ok(Json(TokenGrant { secret: Some(secret), ..grant(&claims, now) }))
