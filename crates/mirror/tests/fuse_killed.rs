@@ -6,6 +6,7 @@
 mod common;
 mod fuse_common;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -64,9 +65,8 @@ struct Known {
 
 impl Known {
     /// Writes at random places until a write fails.
-    fn write_until_killed(&mut self, path: &Path, seed: u64, wrote: &dyn Fn()) {
+    fn write_until_killed(&mut self, file: &File, seed: u64, wrote: &dyn Fn()) {
         let mut chance = Chance::from_seed(seed);
-        let file = open(path);
         loop {
             let offset = chance.below(self.bytes.len() as u64);
             let count = (1 + chance.below(6000)).min(self.bytes.len() as u64 - offset);
@@ -121,14 +121,17 @@ fn nothing_acknowledged_is_lost_by_a_kill() {
             let range = known.start as usize..known.start as usize + known.bytes.len();
             known.check(&found[range], round);
         }
+        // Each file is open before anybody writes: the first writers may reach the count alone, and the kill then comes
+        // before a slow thread would have opened its own.
+        let files: Vec<File> = known.iter().map(|_| open(&path)).collect();
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
-            for (writer, known) in (0..).zip(&mut known) {
-                let (tell, path) = (tell.clone(), &path);
+            for (writer, (known, file)) in (0..).zip(known.iter_mut().zip(&files)) {
+                let tell = tell.clone();
                 scope.spawn(move || {
                     // The send fails once the counting thread has stopped listening.
                     let wrote = || tell.send(()).unwrap_or_default();
-                    known.write_until_killed(path, round * 100 + writer, &wrote);
+                    known.write_until_killed(file, round * 100 + writer, &wrote);
                 });
             }
             let count = Chance::from_seed(round).below(400) as usize + 1;
