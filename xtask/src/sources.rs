@@ -19,9 +19,8 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/mirror/src/fuse/front.rs", "one method for each call of the kernel"),
     ("crates/mirror/src/nbd/handshake.rs", "one state machine and its tests"),
     ("crates/sim/src/mirror/world.rs", "one world: disks, sources, crashes and checks act on each other"),
-    ("crates/store/src/maintain/verify.rs", "one walk over everything that a repository holds"),
 ];
-const LONG_FILES_MAX: usize = 8;
+const LONG_FILES_MAX: usize = 7;
 /// Longest line of code or comment, in columns.
 const COLUMNS_MAX: usize = 120;
 /// Programs and tools, whose functions nobody else calls.

@@ -36,11 +36,12 @@ pub(crate) fn apply(global: &mut Global, command: &mut Command) -> Result<()> {
         | Command::Disks(_)
         | Command::Token(_) => {}
         Command::Key(_) => {}
-        Command::Verify(_) => {
-            return Err(refusal("verify").hint(
-                "`diskcast install NAME null:` downloads a version and checks it; `diskcast verify` runs on the server",
-            ));
+        Command::Verify(args) if args.repair.is_some() => {
+            let hint = "`diskcast verify` finds damage through a server; run `diskcast verify --repair` where \
+                        the repository is: --repo FOLDER or s3://BUCKET/PREFIX";
+            return Err(works_here("verify --repair").hint(hint));
         }
+        Command::Verify(args) => args.from.server = Some(server),
         Command::Init(_) => return Err(refusal("init")),
         Command::Serve(_) => return Err(refusal("serve")),
         Command::Diff(_) => return Err(refusal("diff")),
@@ -58,7 +59,10 @@ pub(crate) fn apply(global: &mut Global, command: &mut Command) -> Result<()> {
 }
 
 fn refusal(command: &str) -> Failure {
+    works_here(command).hint("run it where the repository is: --repo FOLDER or s3://BUCKET/PREFIX")
+}
+
+fn works_here(command: &str) -> Failure {
     let text = format!("`diskcast {command}` works on a repository itself, not through a server");
     Failure::new(Exit::Usage, text)
-        .hint("run it where the repository is: --repo FOLDER or s3://BUCKET/PREFIX")
 }

@@ -3,6 +3,10 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+
 use common::{Bench, assert_same};
 
 #[test]
@@ -97,4 +101,152 @@ fn each_command_is_in_the_table_and_the_refused_ones_say_so() {
             "{words}: {said}"
         );
     }
+}
+
+/// The largest chunk of the repository.
+fn a_chunk(bench: &Bench) -> PathBuf {
+    let folders = std::fs::read_dir(bench.path("repo/chunks")).unwrap();
+    let files = folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+    files.map(|file| file.unwrap().path()).max_by_key(|file| file.metadata().unwrap().len()).unwrap()
+}
+
+fn flip(path: &std::path::Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// What is seen, with a rate also where it took too short a time for one.
+fn with_rate(seen: &str) -> String {
+    seen.replace("N s, -", "N s, N MB/s")
+}
+
+/// A report without the time that it took, which differs.
+fn timeless(mut lines: Vec<serde_json::Value>) -> Vec<serde_json::Value> {
+    lines.iter_mut().for_each(|line| drop(line.as_object_mut().unwrap().remove("seconds")));
+    lines
+}
+
+#[test]
+fn verify_through_a_server_finds_what_verify_in_the_repository_finds() {
+    let bench = Bench::new();
+    let name = bench.key("ops");
+    bench.disk("disk.img", 4, 1);
+    bench.disk("other.img", 4, 2);
+    assert!(bench.see("capture disk.img web -q --sign-key ops.key").ends_with("exit: 0\n"));
+    assert!(bench.see("capture other.img web -q").ends_with("exit: 0\n"));
+    assert!(bench.see("tag web@1 stable -q --sign-key ops.key").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-multicast");
+    let at = format!("--repo {} --token-file join.token", server.url);
+    let there = |words: &str| bench.see(&format!("{words} {at}"));
+    for words in ["verify", "verify web@1", "verify web:stable", "verify web:stable --trust ops.key.pub"] {
+        let here = bench.see(words);
+        assert!(here.ends_with("exit: 0\n") && here.contains(" by "), "{words}: {here}");
+        assert_eq!(with_rate(&there(words)), with_rate(&here), "{words}");
+    }
+    let here = timeless(bench.json("verify"));
+    assert_eq!(timeless(bench.json(&format!("verify {at}"))), here);
+    assert_eq!(here[0]["signers"][0]["versions"], 1, "{here:?}");
+    let untrusted = there("verify --trust ops.key.pub");
+    assert!(untrusted.contains("damaged: use `web@2`: `web@2` is not signed"), "{untrusted}");
+    assert!(untrusted.contains(&format!("1 by {name}")) && untrusted.ends_with("exit: 12\n"), "{untrusted}");
+    assert!(there("verify wbe").contains("did you mean `web`?"));
+
+    let chunk = a_chunk(&bench);
+    let digest = chunk.file_name().unwrap().to_str().unwrap().to_owned();
+    flip(&chunk);
+    let damage = |lines: &[serde_json::Value]| {
+        let found = lines.iter().find(|line| line["type"] == "damage").unwrap();
+        [&found["path"], &found["why"], &found["versions"]].map(Clone::clone)
+    };
+    let (local, remote) = (bench.json("verify"), bench.json(&format!("verify {at}")));
+    assert_eq!(damage(&remote), damage(&local));
+    let told = there("verify");
+    assert!(told.contains(&format!("damaged: verify chunk {}: ", &digest[..12])), "{told}");
+    assert!(told.contains("(needed by web@") && told.contains("1 records are damaged"), "{told}");
+    assert!(told.contains("hint: `diskcast verify --repair` mends it where the repository is"), "{told}");
+    assert!(told.ends_with("exit: 12\n"), "{told}");
+
+    let repair = there("verify --repair");
+    assert!(repair.contains("works on a repository itself, not through a server"), "{repair}");
+    assert!(repair.contains("run `diskcast verify --repair` where the repository is"), "{repair}");
+    assert!(repair.ends_with("exit: 2\n"), "{repair}");
+
+    // That the server cannot be reached says nothing of its images.
+    server.kill();
+    let away = there("verify --wait 1s");
+    assert!(away.ends_with("exit: 1\n") && !away.contains("damaged"), "{away}");
+}
+
+#[test]
+fn verify_through_a_server_reads_an_encrypted_repository_with_its_key() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 1, 1);
+    assert!(bench.see("key new --encryption box.key -q").ends_with("exit: 0\n"));
+    assert!(bench.see("init -q --encryption-key box.key").ends_with("exit: 0\n"));
+    assert!(bench.see("capture disk.img web -q --encryption-key box.key").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-multicast --encryption-key box.key");
+    let there =
+        |words: &str| bench.see(&format!("verify --repo {} --token-file join.token{words}", server.url));
+    let here = bench.see("verify --encryption-key box.key");
+    assert_eq!(with_rate(&there(" --encryption-key box.key")), with_rate(&here));
+    assert!(here.ends_with("exit: 0\n"), "{here}");
+    let locked = there("");
+    assert!(locked.contains("the server's repository is encrypted") && locked.ends_with("exit: 11\n"));
+    flip(&a_chunk(&bench));
+    assert!(there(" --encryption-key box.key").ends_with("exit: 12\n"));
+}
+
+/// Passes requests without bodies on to `server`, and flips a bit in each chunk that comes back.
+fn spoil_chunks(client: TcpStream, server: TcpStream) -> Option<()> {
+    let (mut requests, mut answers) = (BufReader::new(&client), BufReader::new(&server));
+    loop {
+        let request = head(&mut requests)?;
+        (&server).write_all(request.as_bytes()).ok()?;
+        let answer = head(&mut answers)?;
+        let length = answer.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let mut body = vec![0; length.unwrap().parse().unwrap()];
+        answers.read_exact(&mut body).ok()?;
+        if request.contains("/objects/chunks/") {
+            let middle = body.len() / 2;
+            body[middle] ^= 4;
+        }
+        (&client).write_all(answer.as_bytes()).ok()?;
+        (&client).write_all(&body).ok()?;
+    }
+}
+
+/// The lines up to the empty one; `None` at the end of the connection.
+fn head(from: &mut impl BufRead) -> Option<String> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if from.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+    }
+    Some(head)
+}
+
+#[test]
+fn bytes_that_are_damaged_on_their_way_or_by_the_server_are_found() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 4, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let chunks = bench.json("inspect web")[0]["manifest"]["statistics"]["data_chunks"].as_u64().unwrap();
+    let server = bench.serve("--no-tls --no-multicast");
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let liar = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", liar.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for client in liar.incoming() {
+            let server = TcpStream::connect(&address).unwrap();
+            std::thread::spawn(move || spoil_chunks(client.unwrap(), server));
+        }
+    });
+    let verify = |url: &str| bench.see(&format!("verify web --repo {url} --token-file join.token"));
+    let told = verify(&url);
+    assert_eq!(told.matches("damaged: verify chunk ").count() as u64, chunks, "{told}");
+    assert!(told.contains("(needed by web@1)") && told.ends_with("exit: 12\n"), "{told}");
+    assert!(verify(&server.url).ends_with("exit: 0\n"));
 }

@@ -34,6 +34,7 @@ pub use edit::{Blob, Changes, Committed, Content, Draft, Drafter, Piece, Recent,
 pub use lease::writer::Writer;
 pub use lease::{Owner, Purpose};
 pub use maintain::copy::{Copier, CopyReport};
+pub use maintain::elsewhere::{Elsewhere, Verification};
 pub use maintain::repair::{Healed, How, RepairReport};
 pub use maintain::usage::{ImageUsage, Usage};
 pub use maintain::verify::{Damage, Scope, Signer, VerifyReport, Why};

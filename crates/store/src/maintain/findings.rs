@@ -1,7 +1,13 @@
-//! The scope and the report of a verification.
+//! The scope and the report of a verification, and what one has found so far.
 
-use image::PublicKey;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use base::{Error, ErrorKind, Result};
+use image::{ChunkSize, Progress, PublicKey, Root, Signed, SignedManifest, Stage, Trust};
+use parking_lot::Mutex;
+
+use crate::layout;
 use crate::names::Reference;
 
 /// What to verify.
@@ -71,4 +77,149 @@ pub struct VerifyReport {
     pub unsigned: u64,
     /// Damaged records, sorted by path.
     pub damaged: Vec<Damage>,
+}
+
+/// The tree of a version.
+pub(super) struct Tree {
+    pub(super) version: Reference,
+    pub(super) root: Root,
+    pub(super) size: ChunkSize,
+}
+
+/// What a verification has counted and found so far. Many threads use it at the same time.
+pub(super) struct Findings<'a> {
+    trust: Option<&'a Trust>,
+    pub(super) progress: &'a dyn Progress,
+    versions: AtomicU64,
+    objects: AtomicU64,
+    bytes: AtomicU64,
+    unsigned: AtomicU64,
+    signers: Mutex<Vec<Signer>>,
+    /// By path.
+    pub(super) damaged: Mutex<HashMap<String, Damage>>,
+}
+
+impl<'a> Findings<'a> {
+    /// Nothing yet. With `trust`, everything that none of its keys signed counts as damage.
+    pub(super) fn new(trust: Option<&'a Trust>, progress: &'a dyn Progress) -> Self {
+        Self {
+            trust,
+            progress,
+            versions: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            unsigned: AtomicU64::new(0),
+            signers: Mutex::default(),
+            damaged: Mutex::default(),
+        }
+    }
+
+    /// Counts a good object of `bytes` bytes.
+    pub(super) fn count(&self, bytes: u64) {
+        self.objects.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.progress.advance(Stage::Verify, bytes);
+    }
+
+    /// Counts a copy that was read and is damaged.
+    pub(super) fn count_bad(&self, error: &Error) {
+        self.objects.fetch_add(u64::from(error.kind() == ErrorKind::Corrupt), Relaxed);
+    }
+
+    /// Counts `count` versions.
+    pub(super) fn add_versions(&self, count: u64) {
+        self.versions.fetch_add(count, Relaxed);
+    }
+
+    /// Counts the version `reference`, a version by number, checks the signatures of the manifest that was read for
+    /// it, and returns its tree; `None` if there is no valid manifest.
+    pub(super) fn version(&self, reference: Reference, read: Result<SignedManifest>) -> Option<Tree> {
+        self.add_versions(1);
+        let path = match &reference {
+            Reference::Version(image, number) => layout::version(image, *number).to_string(),
+            Reference::Newest(_) | Reference::Tagged(..) => reference.to_string(),
+        };
+        let read = read.and_then(|sealed| {
+            let layout = sealed.manifest.layout();
+            let layout = layout.map_err(|error| error.within(format!("read `{reference}`")))?;
+            Ok((sealed, layout.chunk))
+        });
+        match read {
+            Ok((sealed, size)) => {
+                let signers = self.signed(path, &reference, sealed.signed(), vec![reference.clone()]);
+                self.count_signers(&signers);
+                Some(Tree { version: reference, root: sealed.manifest.root, size })
+            }
+            Err(error) => {
+                self.damage(path, &error, vec![reference]);
+                None
+            }
+        }
+    }
+
+    /// The keys that signed the record of `reference` at `path`. An invalid signature, or none by a trusted key, is
+    /// reported as damage.
+    pub(super) fn signed(
+        &self,
+        path: String,
+        reference: &Reference,
+        signed: &Signed,
+        concerned: Vec<Reference>,
+    ) -> Vec<PublicKey> {
+        let what = format!("`{reference}`");
+        let signers = signed.signers().map_err(|error| error.within(format!("check {what}")));
+        let checked = signers.and_then(|signers| {
+            let trusted = self.trust.map_or(Ok(()), |trust| trust.check(&what, signed));
+            trusted.map_err(|error| error.within(format!("use {what}")))?;
+            Ok(signers)
+        });
+        checked.unwrap_or_else(|error| {
+            let why = if error.kind() == ErrorKind::Refused { Why::Untrusted } else { Why::Corrupt };
+            self.damage_of(why, path, &error, concerned);
+            signed.claims().collect()
+        })
+    }
+
+    fn count_signers(&self, signers: &[PublicKey]) {
+        self.unsigned.fetch_add(u64::from(signers.is_empty()), Relaxed);
+        let mut all = self.signers.lock();
+        for &key in signers {
+            if let Some(known) = all.iter_mut().find(|known| known.key == key) {
+                known.versions += 1;
+                continue;
+            }
+            let name = self.trust.and_then(|trust| trust.name_of(key)).map(str::to_owned);
+            all.push(Signer { key, name, versions: 1 });
+        }
+    }
+
+    /// Reports damage of the record at `path`, unless there is some already.
+    pub(super) fn damage(&self, path: String, error: &Error, versions: Vec<Reference>) {
+        self.damage_of(why(error), path, error, versions);
+    }
+
+    fn damage_of(&self, why: Why, path: String, error: &Error, versions: Vec<Reference>) {
+        let damage = Damage { path: path.clone(), why, text: base::chain(error), versions };
+        self.damaged.lock().entry(path).or_insert(damage);
+    }
+
+    /// Adds all findings to `report`, and `more` damage.
+    pub(super) fn report(self, report: &mut VerifyReport, more: Vec<Damage>) {
+        report.versions = self.versions.into_inner();
+        report.objects = self.objects.into_inner();
+        report.bytes = self.bytes.into_inner();
+        report.unsigned = self.unsigned.into_inner();
+        report.signers = self.signers.into_inner();
+        report.damaged = self.damaged.into_inner().into_values().chain(more).collect();
+        report.damaged.sort_by(|a, b| a.path.cmp(&b.path));
+    }
+}
+
+/// What `error`, met while a record was read, says of the record.
+pub(super) fn why(error: &Error) -> Why {
+    match error.kind() {
+        ErrorKind::NotFound => Why::Missing,
+        ErrorKind::Corrupt => Why::Corrupt,
+        _ => Why::Unreadable,
+    }
 }

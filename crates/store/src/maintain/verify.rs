@@ -3,28 +3,23 @@
 //! Memory is bounded, except for 24 bytes per distinct chunk.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use base::limits::{OBJECT_BYTES_MAX, TREE_HEIGHT_MAX};
+use base::limits::OBJECT_BYTES_MAX;
 use base::{Digest, Error, ErrorKind, Result};
-use image::node::Node;
-use image::{
-    Child, ChunkExtents, ChunkRef, ChunkSize, Decoder, Leaf, ObjectKind, ObjectRef, Progress, PublicKey,
-    Root, Signed, Stage,
-};
+use image::{ObjectKind, ObjectRef, Progress, Stage, Verified};
 use parking_lot::Mutex;
 
 use crate::layout;
 pub use crate::maintain::findings::{Damage, Scope, Signer, VerifyReport, Why};
+use crate::maintain::findings::{Findings, Tree, why};
 use crate::maintain::records::Name;
+use crate::maintain::trees::{Objects, Visited, Walk};
 use crate::names::{ImageName, Reference, TagName};
 use crate::objects::Copy;
-use crate::parallel::parallel;
+use crate::parallel::{cores, parallel};
 use crate::repository::Repository;
 use crate::versions::Numbers;
 
-/// Leaf nodes whose chunks are verified together: limits memory, and gives enough work for many cores.
-const WINDOW_NODES: usize = 64;
 /// Unreferenced objects that are verified together.
 const WINDOW_OBJECTS: usize = 4096;
 
@@ -33,60 +28,40 @@ impl Repository {
     /// in the report, not an error; errors are those of listing the repository. Without its key, an encrypted
     /// repository is verified as far as possible: the digest of every object and the checksum of every record.
     pub fn verify(&self, scope: &Scope, progress: &dyn Progress) -> Result<VerifyReport> {
-        let mut run = Run::new(self, progress);
+        let findings = Findings::new(self.keys.trust.as_ref(), progress);
+        let mut run = Run::new(self, &findings);
         match scope {
             Scope::All if self.is_locked() => run.all_locked()?,
             Scope::All => run.all()?,
             Scope::Version(reference) => run.one(reference)?,
         }
-        run.report()
+        let (mut report, spoilt) = run.report();
+        findings.report(&mut report, spoilt);
+        Ok(report)
     }
 }
 
 struct Run<'a> {
     repository: &'a Repository,
-    progress: &'a dyn Progress,
-    roots: Vec<(ImageName, u64, Root, ChunkSize)>,
-    versions: u64,
-    objects: AtomicU64,
-    bytes: AtomicU64,
+    findings: &'a Findings<'a>,
+    copies: Copies<'a>,
+    trees: Vec<Tree>,
+    visited: Visited,
     unreferenced: u64,
     strangers: u64,
-    signers: Vec<Signer>,
-    unsigned: u64,
-    nodes: HashSet<Digest>,
-    chunks: HashSet<ChunkKey>,
-    damaged: Mutex<HashMap<String, Damage>>,
-    /// Bad copies of objects that also have a good copy.
-    spoilt: Mutex<Vec<Damage>>,
-    /// For objects without a good copy in slot 0: the slot of the first good copy, or `SLOTS` if there is none.
-    looked_at: Mutex<HashMap<Digest, u8>>,
 }
 
-/// The first half of a chunk's encoded digest, and a quarter of its plain digest: enough to recognize it.
-type ChunkKey = ([u8; 16], [u8; 8]);
-
-/// A node to check, and the chunk size of its tree.
-type NodeItem = (ObjectRef, ChunkSize);
-
 impl<'a> Run<'a> {
-    fn new(repository: &'a Repository, progress: &'a dyn Progress) -> Self {
+    fn new(repository: &'a Repository, findings: &'a Findings<'a>) -> Self {
+        let copies = Copies { repository, findings, spoilt: Mutex::default(), looked_at: Mutex::default() };
         Self {
             repository,
-            progress,
-            roots: Vec::new(),
-            versions: 0,
-            objects: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
+            findings,
+            copies,
+            trees: Vec::new(),
+            visited: Visited::default(),
             unreferenced: 0,
             strangers: 0,
-            signers: Vec::new(),
-            unsigned: 0,
-            nodes: HashSet::new(),
-            chunks: HashSet::new(),
-            damaged: Mutex::default(),
-            spoilt: Mutex::default(),
-            looked_at: Mutex::default(),
         }
     }
 
@@ -95,15 +70,15 @@ impl<'a> Run<'a> {
         if let Reference::Tagged(image, tag) = reference {
             self.tag(image, tag);
         }
-        self.progress.begin(Stage::Verify, sealed.manifest.statistics.encoded_bytes);
+        self.findings.progress.begin(Stage::Verify, sealed.manifest.statistics.encoded_bytes);
         let image = reference.image();
         self.version(image, sealed.manifest.number);
-        self.trees();
+        self.walk();
         Ok(())
     }
 
     fn all(&mut self) -> Result<()> {
-        self.progress.begin(Stage::Verify, self.stored_bytes()?);
+        self.findings.progress.begin(Stage::Verify, self.stored_bytes()?);
         self.records()?;
         for image in self.repository.images()? {
             let numbers = self.repository.numbers(&image)?;
@@ -113,19 +88,19 @@ impl<'a> Run<'a> {
             }
             self.tags(&image)?;
         }
-        self.trees();
+        self.walk();
         self.rest(ObjectKind::Chunk)?;
         self.rest(ObjectKind::Node)
     }
 
     /// Checks what can be checked without the key.
     fn all_locked(&mut self) -> Result<()> {
-        self.progress.begin(Stage::Verify, self.stored_bytes()?);
+        self.findings.progress.begin(Stage::Verify, self.stored_bytes()?);
         self.records()?;
         for image in self.repository.images()? {
             let numbers = self.repository.numbers(&image)?;
             self.lost(&image, &numbers);
-            self.versions += numbers.live.len() as u64;
+            self.findings.add_versions(numbers.live.len() as u64);
         }
         self.rest(ObjectKind::Chunk)?;
         self.rest(ObjectKind::Node)?;
@@ -142,7 +117,7 @@ impl<'a> Run<'a> {
                 Name::Version(image, number) => vec![Reference::Version(image.clone(), *number)],
                 _ => Vec::new(),
             };
-            this.damage(name.path().to_string(), error, concerned);
+            this.findings.damage(name.path().to_string(), error, concerned);
         })?;
         self.strangers += strangers;
         Ok(())
@@ -154,7 +129,7 @@ impl<'a> Run<'a> {
                 format!("versions {first} to {last} of `{image}` have neither a manifest nor a tombstone");
             let concerned = vec![Reference::Version(image.clone(), *first)];
             let path = layout::version(image, *first).to_string();
-            self.damage(path, &Error::new(ErrorKind::NotFound, text), concerned);
+            self.findings.damage(path, &Error::new(ErrorKind::NotFound, text), concerned);
         }
     }
 
@@ -167,57 +142,8 @@ impl<'a> Run<'a> {
     }
 
     fn version(&mut self, image: &ImageName, number: u64) {
-        self.versions += 1;
-        let read = self.repository.read_manifest(image, number).and_then(|(sealed, _)| {
-            let layout = sealed.manifest.layout();
-            let layout = layout.map_err(|error| error.within(format!("read `{image}@{number}`")))?;
-            Ok((sealed, layout.chunk))
-        });
-        let reference = Reference::Version(image.clone(), number);
-        let path = layout::version(image, number).to_string();
-        match read {
-            Ok((sealed, size)) => {
-                self.roots.push((image.clone(), number, sealed.manifest.root, size));
-                let signers = self.signed(path, &reference, sealed.signed(), vec![reference.clone()]);
-                self.count_signers(&signers);
-            }
-            Err(error) => self.damage(path, &error, vec![reference]),
-        }
-    }
-
-    /// The keys that signed the record of `reference` at `path`. An invalid signature, or none by a trusted key, is
-    /// reported as damage.
-    fn signed(
-        &self,
-        path: String,
-        reference: &Reference,
-        signed: &Signed,
-        concerned: Vec<Reference>,
-    ) -> Vec<PublicKey> {
-        let what = format!("`{reference}`");
-        let signers = signed.signers().map_err(|error| error.within(format!("check {what}")));
-        let checked = signers.and_then(|signers| {
-            self.repository.check_signed(&what, signed)?;
-            Ok(signers)
-        });
-        checked.unwrap_or_else(|error| {
-            let why = if error.kind() == ErrorKind::Refused { Why::Untrusted } else { Why::Corrupt };
-            self.damage_of(why, path, &error, concerned);
-            signed.claims().collect()
-        })
-    }
-
-    fn count_signers(&mut self, signers: &[PublicKey]) {
-        self.unsigned += u64::from(signers.is_empty());
-        for &key in signers {
-            if let Some(known) = self.signers.iter_mut().find(|known| known.key == key) {
-                known.versions += 1;
-                continue;
-            }
-            let trust = self.repository.keys.trust.as_ref();
-            let name = trust.and_then(|trust| trust.name_of(key)).map(str::to_owned);
-            self.signers.push(Signer { key, name, versions: 1 });
-        }
+        let read = self.repository.read_manifest(image, number).map(|(sealed, _)| sealed);
+        self.trees.extend(self.findings.version(Reference::Version(image.clone(), number), read));
     }
 
     fn tags(&self, image: &ImageName) -> Result<()> {
@@ -233,157 +159,37 @@ impl<'a> Run<'a> {
         };
         let read = self.repository.newest_move(image, tag).and_then(|newest| {
             let Some((newest, signed)) = newest else { return Ok(()) };
-            self.signed(path.clone(), &reference, &signed, Vec::new());
+            self.findings.signed(path.clone(), &reference, &signed, Vec::new());
             if newest.is_away() { Ok(()) } else { self.repository.look(&reference).map(drop) }
         });
         if let Err(error) = read {
-            self.damage(path, &error, Vec::new());
+            self.findings.damage(path, &error, Vec::new());
         }
     }
 
-    /// Visits the trees of all roots, level by level from the top, each distinct object once.
-    fn trees(&mut self) {
-        let mut levels: Vec<Vec<NodeItem>> = vec![Vec::new(); usize::from(TREE_HEIGHT_MAX)];
-        for (_, _, root, size) in &self.roots {
-            let node = root.child.object().map(|object| (object, *size));
-            levels[usize::from(root.height) - 1].extend(node);
-        }
-        for level in (1..TREE_HEIGHT_MAX).rev() {
-            let nodes = self.unseen(std::mem::take(&mut levels[usize::from(level)]));
-            let below = parallel(&nodes, || (), |(), item| self.node(item, level));
-            for (node, (_, size)) in below.into_iter().zip(&nodes) {
-                let Some(Node::Children(children)) = node else { continue };
-                let objects = children.iter().filter_map(Child::object).map(|object| (object, *size));
-                levels[usize::from(level) - 1].extend(objects);
-            }
-        }
-        let leaf_nodes = self.unseen(std::mem::take(&mut levels[0]));
-        for window in leaf_nodes.chunks(WINDOW_NODES) {
-            let read = parallel(window, || (), |(), item| self.node(item, 0));
-            let chunks = self.unseen_chunks(read.into_iter().flatten());
-            parallel(&chunks, Scratch::default, |scratch, (extents, chunk)| {
-                self.chunk(scratch, extents, chunk)
-            });
-        }
-    }
-
-    fn unseen(&mut self, mut nodes: Vec<NodeItem>) -> Vec<NodeItem> {
-        nodes.retain(|(object, _)| self.nodes.insert(object.digest));
-        nodes
-    }
-
-    fn unseen_chunks(&mut self, nodes: impl Iterator<Item = Node>) -> Vec<(ChunkExtents, ChunkRef)> {
-        let mut chunks = Vec::new();
-        for node in nodes {
-            let Node::Leaves(leaves) = node else { continue };
-            for leaf in leaves {
-                if let Leaf::Data(extents, chunk) = leaf
-                    && self.chunks.insert(key(&chunk))
-                {
-                    chunks.push((extents, chunk));
-                }
-            }
-        }
-        chunks
-    }
-
-    fn node(&self, (object, size): &NodeItem, level: u8) -> Option<Node> {
-        let opened = self.object(object).and_then(|object| self.open(ObjectKind::Node, &object));
-        let read = opened.and_then(|opened| Node::decode(&opened, level, *size));
-        self.or_damage(object, read)
-    }
-
-    fn chunk(&self, scratch: &mut Scratch, extents: &ChunkExtents, chunk: &ChunkRef) {
-        let object = chunk.object();
-        let opened = self.object(&object).and_then(|object| self.open(ObjectKind::Chunk, &object));
-        let decoded = opened.and_then(|opened| scratch.decode(&opened, extents, chunk));
-        self.or_damage(&object, decoded);
-    }
-
-    /// Reads a good copy of an object. Bad copies in lower slots are reported as damage too. If there is no good
-    /// copy, the object as a whole is reported.
-    fn object(&self, object: &ObjectRef) -> Result<image::Verified> {
-        let mut bad = Vec::new();
-        let found = self.repository.read_first(object, |slot, error| {
-            self.count_bad(error);
-            bad.push(damage_of_copy(object, slot, error));
-        });
-        let slot = found.as_ref().map_or(layout::SLOTS, |(slot, _)| *slot);
-        if slot > 0 {
-            self.looked_at.lock().insert(object.digest, slot);
-        }
-        let (_, found) = found?;
-        self.spoilt.lock().append(&mut bad);
-        self.count(found.bytes().len() as u64);
-        Ok(found)
-    }
-
-    /// Checks a further copy of an object, or an object that no version names.
-    fn copy(&self, (object, slot): &(ObjectRef, u8)) {
-        let read = match self.repository.read_in(object, *slot) {
-            Ok(Copy::Good(found)) => {
-                self.count(found.bytes().len() as u64);
-                return;
-            }
-            // It was deleted after it was listed.
-            Ok(Copy::Missing(_)) => return,
-            Ok(Copy::Bad(error)) => {
-                self.count_bad(&error);
-                error
-            }
-            Err(error) => error,
-        };
-        self.spoilt.lock().push(damage_of_copy(object, *slot, &read));
-    }
-
-    fn open(&self, kind: ObjectKind, object: &image::Verified) -> Result<image::Verified> {
-        self.repository.cipher.decrypt_object(kind, object)
-    }
-
-    fn count(&self, bytes: u64) {
-        self.objects.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
-        self.progress.advance(Stage::Verify, bytes);
-    }
-
-    /// Counts a copy that was read and is damaged.
-    fn count_bad(&self, error: &Error) {
-        self.objects.fetch_add(u64::from(error.kind() == ErrorKind::Corrupt), Relaxed);
-    }
-
-    fn or_damage<T>(&self, object: &ObjectRef, result: Result<T>) -> Option<T> {
-        result
-            .map_err(|error| {
-                let path = layout::object(object.kind, &object.digest).to_string();
-                self.damage(path, &error.within(format!("verify {object}")), Vec::new());
-            })
-            .ok()
-    }
-
-    fn damage(&self, path: String, error: &Error, versions: Vec<Reference>) {
-        self.damage_of(why(error), path, error, versions);
-    }
-
-    fn damage_of(&self, why: Why, path: String, error: &Error, versions: Vec<Reference>) {
-        let damage = Damage { path: path.clone(), why, text: base::chain(error), versions };
-        self.damaged.lock().entry(path).or_insert(damage);
+    /// Checks the trees of all versions, and which of them need what is damaged.
+    fn walk(&mut self) {
+        let (objects, cipher) = (&self.copies, &self.repository.cipher);
+        let walk = Walk { objects, cipher, findings: self.findings, threads: cores() };
+        self.visited = walk.check(&self.trees);
+        walk.concern(&self.trees);
     }
 
     /// Checks the digests of objects that no version names and of copies that were not checked yet, in windows.
     fn rest(&mut self, kind: ObjectKind) -> Result<()> {
         let seen: HashSet<[u8; 16]> = match kind {
-            ObjectKind::Chunk => self.chunks.iter().map(|(encoded, _)| *encoded).collect(),
-            ObjectKind::Node => self.nodes.iter().map(|digest| *digest.first_half()).collect(),
+            ObjectKind::Chunk => self.visited.chunks.iter().map(|(encoded, _)| *encoded).collect(),
+            ObjectKind::Node => self.visited.nodes.iter().map(|digest| *digest.first_half()).collect(),
         };
         let (mut window, mut unreferenced, mut strangers) = (Vec::new(), 0, 0);
         let this = &*self;
         let check = |window: &mut Vec<(ObjectRef, u8)>| {
-            parallel(window, || (), |(), copy| this.copy(copy));
+            parallel(window, || (), |(), copy| this.copies.check(copy));
             window.clear();
         };
         let is_looked_at = |digest: &Digest, slot: u8| {
             seen.contains(digest.first_half())
-                && (slot == 0 || this.looked_at.lock().get(digest).is_some_and(|&last| slot <= last))
+                && (slot == 0 || this.copies.looked_at.lock().get(digest).is_some_and(|&last| slot <= last))
         };
         this.repository.backend.for_each(&layout::objects(kind), &mut |found| {
             match layout::object_at(kind, &found.location) {
@@ -405,71 +211,63 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn report(self) -> Result<VerifyReport> {
-        let mut damaged = self.damaged.into_inner();
-        let spoilt = self.spoilt.into_inner();
-        if !damaged.is_empty() {
-            for (image, number, root, size) in &self.roots {
-                let concerned = Reference::Version(image.clone(), *number);
-                let mut visited = HashSet::new();
-                let level = root.height - 1;
-                self.repository.mark(&mut damaged, &mut visited, root.child, level, *size, &concerned);
-            }
-        }
-        let mut damaged: Vec<Damage> = damaged.into_values().chain(spoilt).collect();
-        damaged.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(VerifyReport {
-            versions: self.versions,
-            objects: self.objects.into_inner(),
-            bytes: self.bytes.into_inner(),
-            unreferenced: self.unreferenced,
-            strangers: self.strangers,
-            signers: self.signers,
-            unsigned: self.unsigned,
-            damaged,
-        })
+    fn report(self) -> (VerifyReport, Vec<Damage>) {
+        let Self { unreferenced, strangers, copies, .. } = self;
+        (VerifyReport { unreferenced, strangers, ..VerifyReport::default() }, copies.spoilt.into_inner())
     }
 }
 
-impl Repository {
-    /// Adds `concerned` to all damage at or below `child`.
-    fn mark(
-        &self,
-        damaged: &mut HashMap<String, Damage>,
-        visited: &mut HashSet<Digest>,
-        child: Child,
-        level: u8,
-        size: ChunkSize,
-        concerned: &Reference,
-    ) {
-        let Some(object) = child.object().filter(|object| visited.insert(object.digest)) else { return };
-        mark_one(damaged, &object, concerned);
-        let read = self.read_object(&object).ok();
-        let opened = read.and_then(|verified| self.cipher.decrypt_object(ObjectKind::Node, &verified).ok());
-        match opened.and_then(|opened| Node::decode(&opened, level, size).ok()) {
-            None => {}
-            Some(Node::Children(children)) => {
-                for child in children {
-                    self.mark(damaged, visited, child, level - 1, size, concerned);
-                }
-            }
-            Some(Node::Leaves(leaves)) => {
-                for leaf in leaves {
-                    if let Leaf::Data(_, chunk) = leaf {
-                        mark_one(damaged, &chunk.object(), concerned);
-                    }
-                }
-            }
+/// The copies of objects in the repository.
+struct Copies<'a> {
+    repository: &'a Repository,
+    findings: &'a Findings<'a>,
+    /// Bad copies of objects that also have a good copy.
+    spoilt: Mutex<Vec<Damage>>,
+    /// For objects without a good copy in slot 0: the slot of the first good copy, or `SLOTS` if there is none.
+    looked_at: Mutex<HashMap<Digest, u8>>,
+}
+
+impl Objects for Copies<'_> {
+    /// Reads a good copy of an object. Bad copies in lower slots are reported as damage too. If there is no good
+    /// copy, the object as a whole is reported.
+    fn read(&self, object: &ObjectRef) -> Result<Verified> {
+        let mut bad = Vec::new();
+        let found = self.repository.read_first(object, |slot, error| {
+            self.findings.count_bad(error);
+            bad.push(damage_of_copy(object, slot, error));
+        });
+        let slot = found.as_ref().map_or(layout::SLOTS, |(slot, _)| *slot);
+        if slot > 0 {
+            self.looked_at.lock().insert(object.digest, slot);
         }
+        let (_, found) = found?;
+        self.spoilt.lock().append(&mut bad);
+        self.findings.count(found.bytes().len() as u64);
+        Ok(found)
+    }
+
+    fn read_again(&self, object: &ObjectRef) -> Result<Verified> {
+        self.repository.read_object(object)
     }
 }
 
-fn mark_one(damaged: &mut HashMap<String, Damage>, object: &ObjectRef, concerned: &Reference) {
-    let path = layout::object(object.kind, &object.digest);
-    if let Some(damage) = damaged.get_mut(path.as_ref())
-        && damage.versions.last() != Some(concerned)
-    {
-        damage.versions.push(concerned.clone());
+impl Copies<'_> {
+    /// Checks a further copy of an object, or an object that no version names.
+    fn check(&self, (object, slot): &(ObjectRef, u8)) {
+        let read = match self.repository.read_in(object, *slot) {
+            Ok(Copy::Good(found)) => {
+                self.findings.count(found.bytes().len() as u64);
+                return;
+            }
+            // It was deleted after it was listed.
+            Ok(Copy::Missing(_)) => return,
+            Ok(Copy::Bad(error)) => {
+                self.findings.count_bad(&error);
+                error
+            }
+            Err(error) => error,
+        };
+        self.spoilt.lock().push(damage_of_copy(object, *slot, &read));
     }
 }
 
@@ -477,34 +275,4 @@ fn mark_one(damaged: &mut HashMap<String, Damage>, object: &ObjectRef, concerned
 fn damage_of_copy(object: &ObjectRef, slot: u8, error: &Error) -> Damage {
     let path = layout::object_in(object.kind, &object.digest, slot).to_string();
     Damage { path, why: why(error), text: base::chain(error), versions: Vec::new() }
-}
-
-fn why(error: &Error) -> Why {
-    match error.kind() {
-        ErrorKind::NotFound => Why::Missing,
-        ErrorKind::Corrupt => Why::Corrupt,
-        _ => Why::Unreadable,
-    }
-}
-
-fn key(chunk: &ChunkRef) -> ChunkKey {
-    (*chunk.encoded.first_half(), *chunk.plain.0.first_chunk().expect("a digest has 32 bytes"))
-}
-
-/// What one thread needs to decode chunks.
-#[derive(Default)]
-struct Scratch {
-    decoder: Option<Decoder>,
-    plain: Vec<u8>,
-}
-
-impl Scratch {
-    fn decode(&mut self, object: &image::Verified, extents: &ChunkExtents, chunk: &ChunkRef) -> Result<()> {
-        let decoder = match &mut self.decoder {
-            Some(decoder) => decoder,
-            none => none.insert(Decoder::new()?),
-        };
-        self.plain.resize(extents.len_bytes() as usize, 0);
-        decoder.decode(object, extents, chunk.plain, &mut self.plain)
-    }
 }

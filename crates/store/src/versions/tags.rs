@@ -179,11 +179,22 @@ pub fn read_tag(
     trust: &Trust,
 ) -> Result<(u64, Digest)> {
     let what = format!("`{image}:{tag}`");
+    let (target, signed) = open_tag(image, tag, bytes, cipher)?;
+    trust.check(&what, &signed).map_err(|error| error.within(format!("use {what}")))?;
+    target.ok_or_else(|| no_tag(image, tag))
+}
+
+/// [`read_tag`] without a look at the signatures, which are returned: `None` if the move removed the tag.
+pub(crate) fn open_tag(
+    image: &ImageName,
+    tag: &TagName,
+    bytes: Bytes,
+    cipher: &Cipher,
+) -> Result<(Option<(u64, Digest)>, Signed)> {
+    let what = format!("`{image}:{tag}`");
     let bytes = record::decrypt(cipher, &what, bytes)?;
     let (newest, signed) = read_move(image, tag, &what, &bytes)?;
-    trust.check(&what, &signed).map_err(|error| error.within(format!("use {what}")))?;
-    let (tag, digest) = tag_of(tag.clone(), newest).ok_or_else(|| no_tag(image, tag))?;
-    Ok((tag.version, digest))
+    Ok((tag_of(tag.clone(), newest).map(|(tag, digest)| (tag.version, digest)), signed))
 }
 
 fn read_move(image: &ImageName, tag: &TagName, name: &str, bytes: &[u8]) -> Result<(Move, Signed)> {

@@ -1,17 +1,21 @@
 //! `diskcast verify`: checks that every stored byte is intact, and repairs damage if requested.
 
+mod through;
+
 use base::units::{show_bytes, show_duration};
 use serde_json::json;
 use store::{Damage, Healed, How, RepairReport, Repository, Scope, Signer, VerifyReport};
 
 use super::Context;
+use crate::args::FromServer;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, keys, repository};
 
 /// Verify every stored byte, and who signed it
 ///
-/// An invalid signature counts as damage. With --trust, so does everything that no trusted key signed.
+/// An invalid signature counts as damage. With --trust, so does everything that no trusted key signed. If --repo names
+/// a server, what it offers is downloaded and checked here.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -19,7 +23,8 @@ Examples:
   diskcast verify classroom@3          everything that one version needs
   diskcast verify --repair             repair what this repository alone can repair
   diskcast verify --repair /mnt/backup
-  diskcast verify --trust /etc/diskcast/keys")]
+  diskcast verify --trust /etc/diskcast/keys
+  diskcast verify classroom --repo https://10.0.0.1:7717 --token-file join.token")]
 pub(crate) struct Args {
     /// Version to verify [default: the whole repository]
     pub name: Option<String>,
@@ -27,32 +32,25 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL|FOLDER")]
     #[allow(clippy::option_option, reason = "a flag whose value may be left out")]
     pub repair: Option<Option<String>>,
+    #[command(flatten)]
+    pub from: FromServer,
 }
 
 /// Maximum number of damaged records printed as text; JSON has all of them.
 const SHOWN_MAX: usize = 100;
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    // With the scrub log: a damaged object that is found here is removed from the log.
-    let repository = repository::with_scrubs(&context.global, repository::open_locked(&context.global)?);
-    let scope = match &args.name {
-        Some(name) => Scope::Version(repository::reference(name)?),
-        None => Scope::All,
-    };
     let began = clock::now();
     let meter = Meter::new(context.output, context.global.quiet);
-    let checked = match &args.repair {
-        Some(from) if !context.global.dry_run => {
-            let other = |from: &str| repository::other(from, &context.global, None, Repository::open_with);
-            let from = from.as_deref().map(other).transpose()?;
-            repository.repair(&scope, from.as_ref(), &repository::stamp(), &meter)
-        }
-        _ => repository.verify(&scope, &meter).map(|verified| RepairReport { verified, healed: Vec::new() }),
+    let checked = match &args.from.server {
+        Some(server) => through::verify(context, args.name.as_deref(), server, &args.from.access, &meter)
+            .map(|verified| (RepairReport { verified, healed: Vec::new() }, false)),
+        None => here(context, args, &meter),
     };
     meter.finish();
-    let RepairReport { verified: report, healed } = checked?;
+    let (RepairReport { verified: report, healed }, is_locked) = checked?;
     healed.iter().enumerate().try_for_each(|(index, healed)| show_healed(context, index, healed))?;
-    if repository.is_locked() {
+    if is_locked {
         let note =
             "without the key: objects were checked against their digests, records against their checksums";
         context.output.note(note);
@@ -61,7 +59,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let took = clock::now().duration_since(began);
     let record = json!({
         "type": "verified", "versions": report.versions, "objects": report.objects, "bytes": report.bytes,
-        "locked": repository.is_locked(), "unreferenced": report.unreferenced, "signers": signers(&report),
+        "locked": is_locked, "unreferenced": report.unreferenced, "signers": signers(&report),
         "unsigned": report.unsigned, "damaged": report.damaged.len(), "healed": healed.len(),
         "seconds": took.as_secs_f64(),
     });
@@ -79,11 +77,34 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     if report.damaged.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(Exit::Verification, format!("{} records are damaged", report.damaged.len())).hint(
+    let hint = if args.from.server.is_some() {
+        "`diskcast verify --repair` mends it where the repository is"
+    } else {
         "`diskcast verify --repair` mends damaged records, \
          `diskcast verify --repair OTHER` repairs them from another repository; \
-         capturing the same disks again repairs their objects, too",
-    ))
+         capturing the same disks again repairs their objects, too"
+    };
+    let text = format!("{} records are damaged", report.damaged.len());
+    Err(Failure::new(Exit::Verification, text).hint(hint))
+}
+
+/// Verifies or repairs the repository; also says whether its key is missing.
+fn here(context: &Context, args: &Args, meter: &Meter) -> Result<(RepairReport, bool)> {
+    // With the scrub log: a damaged object that is found here is removed from the log.
+    let repository = repository::with_scrubs(&context.global, repository::open_locked(&context.global)?);
+    let scope = match &args.name {
+        Some(name) => Scope::Version(repository::reference(name)?),
+        None => Scope::All,
+    };
+    let checked = match &args.repair {
+        Some(from) if !context.global.dry_run => {
+            let other = |from: &str| repository::other(from, &context.global, None, Repository::open_with);
+            let from = from.as_deref().map(other).transpose()?;
+            repository.repair(&scope, from.as_ref(), &repository::stamp(), meter)
+        }
+        _ => repository.verify(&scope, meter).map(|verified| RepairReport { verified, healed: Vec::new() }),
+    };
+    Ok((checked?, repository.is_locked()))
 }
 
 fn signers(report: &VerifyReport) -> Vec<serde_json::Value> {
