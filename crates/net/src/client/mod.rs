@@ -49,6 +49,11 @@ const TAG_BYTES_MAX: u32 = 16 << 10;
 /// because the server may be farther away.
 const QUICK_TIMEOUT: Duration = Duration::from_millis(100);
 const QUICK_ATTEMPTS: u32 = 5;
+/// A connection ends if its other side has not acknowledged anything for this long: the server's machine may be off, or
+/// its name may have moved to another address. The next connection resolves the name anew.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+/// How often an idle connection asks whether its other side is still there.
+const KEEPALIVE: Duration = Duration::from_secs(5);
 /// First and longest pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`PAUSE_MIN`].
@@ -104,6 +109,9 @@ impl Client {
             let builder = reqwest::blocking::Client::builder()
                 .connect_timeout(connect_timeout)
                 .timeout(options.request_timeout)
+                .tcp_user_timeout(SILENCE_MAX)
+                .tcp_keepalive(KEEPALIVE)
+                .tcp_keepalive_interval(KEEPALIVE)
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy();
             let tls = tls::pinned(Arc::clone(&credential)).map_err(|error| failed(error.into()))?;
