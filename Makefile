@@ -3,7 +3,7 @@
 SHELL := bash
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: help demo picture test mutants minio check bare sim bench dependencies check-dependencies bench-dependencies s3-store
+.PHONY: help demo picture test mutants minio check bare sim bench plots dependencies check-dependencies bench-dependencies s3-store
 
 help: ## explains these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ sim: ## simulates one run of many receivers and faults; SEED=7 names it, the sam
 bench: dependencies bench-dependencies s3-store ## measures every named figure; LIST=1 lists them, ONLY='fetch.* !*.memory' some, PEERS='4 1G 1 256' tools side by side
 	cargo build --release --package diskcast-cli --package diskcast-lab --package diskcast-sim
 	cargo run --release --quiet --package diskcast-bench -- $(if $(LIST),--list) $(if $(ONLY),--only '$(ONLY)') $(if $(PEERS),--peers $(PEERS))
+
+plots: ## writes docs/measurements.md and docs/plots again from bench/results.jsonl, without measuring
+	cargo run --quiet --package diskcast-bench -- --report
 
 dependencies:
 	@tools/install-dependencies.sh

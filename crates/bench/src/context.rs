@@ -66,11 +66,20 @@ pub(crate) struct Usage {
     pub output: String,
 }
 
+/// The project's root.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/bench lies two down")
+}
+
+/// The file of all results, one line for each figure of each run.
+pub(crate) fn notebook() -> PathBuf {
+    root().join("bench/results.jsonl")
+}
+
 impl Context {
     /// Makes the folders of a run; an error if the release binary is not built.
     pub(crate) fn new() -> Result<Self> {
-        let root =
-            Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/bench lies two down");
+        let root = root();
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let diskcast = target.join("release/diskcast");
         if !diskcast.exists() {
@@ -130,16 +139,11 @@ impl Context {
         command
     }
 
-    /// The notebook: every figure ever measured here, a JSON line each.
-    pub(crate) fn notebook(&self) -> PathBuf {
-        self.root.join("bench/results.jsonl")
-    }
-
     /// Appends a figure to the notebook.
     pub(crate) fn record(&self, figure: &Figure) -> Result<()> {
         let date = said(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))?;
         let entry = Entry { figure, commit: &self.commit, machine: &self.machine, date };
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(self.notebook())?;
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(notebook())?;
         writeln!(file, "{}", serde_json::to_string(&entry)?)?;
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The program of `make bench`. It measures the named figures and compares them with the tools that users have today,
 //! prints a line for each figure, and appends a JSON line to `bench/results.jsonl`. After a full run it writes
-//! `docs/measurements.md` and the plots from that file; `--report` writes them again.
+//! `docs/measurements.md` and the plots from that file; `--report` only writes them again, and measures nothing.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's tool talks to its developer")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -43,6 +43,7 @@ mod room;
 mod s3;
 mod scale;
 mod sealed;
+mod shares;
 mod side_by_side;
 mod site;
 mod threads;
@@ -92,7 +93,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--list"] => list(),
-        ["--report"] => Context::new().and_then(|context| report::write(&context)),
+        ["--report"] => report::write(&describe),
         [] => measure("*"),
         ["--only", pattern] => measure(pattern),
         ["--peers", hosts, rate, percent, mebibytes] => Context::new()
@@ -128,6 +129,12 @@ fn list() -> Result<()> {
     Ok(())
 }
 
+/// What the figure `name` measures, and its place in the list; `None` if no such figure is measured any more.
+fn describe(name: &str) -> Option<(usize, &'static str)> {
+    let mut all = groups().flat_map(|group| group.figures).enumerate();
+    all.find(|(_, (known, _))| *known == name).map(|(place, (_, what))| (place, *what))
+}
+
 /// Measures the groups of all figures that `patterns` select, and writes the report if these are all.
 fn measure(patterns: &str) -> Result<()> {
     let wanted = |group: &&Group| {
@@ -159,7 +166,7 @@ fn measure(patterns: &str) -> Result<()> {
         }
     }
     if patterns == "*" {
-        report::write(&context)?;
+        report::write(&describe)?;
     }
     if missed.is_empty() { Ok(()) } else { Err(format!("{} figures were not measured", missed.len()).into()) }
 }
@@ -202,6 +209,14 @@ mod tests {
         let chosen = |patterns: &str, name: &str| choose(patterns, |pattern| matches(pattern, name));
         assert!(chosen("fetch.* capture.*", "capture.rate") && chosen("* !fetch.*", "capture.rate"));
         assert!(!chosen("* !fetch.*", "fetch.1_host") && !chosen("", "fetch.1_host"));
+    }
+
+    #[test]
+    fn every_plot_has_a_title() {
+        for (name, _) in groups().flat_map(|group| group.figures) {
+            let group = name.split('.').next().unwrap();
+            assert_ne!(shares::title(group), group, "{name}");
+        }
     }
 
     #[test]

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
 
-use plotters::prelude::*;
 use serde::Deserialize;
 
 use crate::Result;
-use crate::context::Context;
+use crate::context::{notebook, root};
 use crate::figure::{Bar, Figure};
-use crate::side_by_side;
+use crate::{shares, side_by_side};
 
 #[derive(Deserialize)]
 struct Entry {
@@ -34,9 +32,9 @@ const NOTES: &[(&str, &str)] = &[("multicast", MULTICAST_NOTE)];
 
 const MULTICAST_NOTE: &str = include_str!("multicast_note.md");
 
-/// Writes the page and its plots.
-pub(crate) fn write(context: &Context) -> Result<()> {
-    let text = std::fs::read_to_string(context.notebook())?;
+/// Writes the page and its plots. `describe` says what a figure measures.
+pub(crate) fn write(describe: shares::Describe<'_>) -> Result<()> {
+    let text = std::fs::read_to_string(notebook())?;
     let mut newest: BTreeMap<String, Entry> = BTreeMap::new();
     for line in text.lines() {
         let entry: Entry = serde_json::from_str(line)?;
@@ -48,7 +46,7 @@ pub(crate) fn write(context: &Context) -> Result<()> {
     for (name, entry) in &newest {
         groups.entry(name.split('.').next().unwrap_or(name)).or_default().push(entry);
     }
-    let plots = context.root.join("docs/plots");
+    let plots = root().join("docs/plots");
     std::fs::create_dir_all(&plots)?;
     for (group, entries) in groups {
         section(&mut page, group, &entries)?;
@@ -58,11 +56,13 @@ pub(crate) fn write(context: &Context) -> Result<()> {
             side_by_side::write(&mut page, &entry.figure, &plots.join("side_by_side.svg"))?;
         }
         let file = plots.join(format!("{group}.svg"));
-        if plot(&file, &entries)? {
-            write!(page, "\n![{group}: share of each bar](plots/{group}.svg)\n")?;
+        let figures: Vec<_> = entries.iter().map(|entry| &entry.figure).collect();
+        if shares::draw(&file, group, &figures, describe)? {
+            let title = shares::title(group);
+            write!(page, "\n![{title}: each value against its limit](plots/{group}.svg)\n")?;
         }
     }
-    std::fs::write(context.root.join("docs/measurements.md"), page)?;
+    std::fs::write(root().join("docs/measurements.md"), page)?;
     Ok(())
 }
 
@@ -118,80 +118,5 @@ fn cell(value: &serde_json::Value) -> String {
             format!("{:.2}", number.as_f64().unwrap_or(f64::NAN))
         }
         other => other.to_string(),
-    }
-}
-
-/// Longer bars are cut off; otherwise the others would be too short to compare.
-const SHARE_MAX: f64 = 2.0;
-
-/// Value divided by bar, or the inverse if less is better: 1 or more if the figure holds.
-fn share(figure: &Figure) -> Option<f64> {
-    match figure.bar {
-        Bar::AtLeast(bar) => Some(figure.value / bar),
-        // The best possible value; avoids a division by zero.
-        Bar::AtMost(_) if figure.value == 0.0 => Some(SHARE_MAX),
-        Bar::AtMost(bar) => Some(bar / figure.value),
-        Bar::Shown => None,
-    }
-}
-
-/// Draws a bar for each figure, with its [`share`] as length. False if no figure has one.
-fn plot(file: &Path, entries: &[&Entry]) -> Result<bool> {
-    let shares: Vec<(&str, f64)> = entries
-        .iter()
-        .filter_map(|entry| Some((entry.figure.name.as_str(), share(&entry.figure)?)))
-        .collect();
-    if shares.is_empty() {
-        return Ok(false);
-    }
-    let rows = i32::try_from(shares.len())?;
-    let widest = shares.iter().map(|(_, share)| *share).fold(1.2, f64::max).min(SHARE_MAX);
-    let area = SVGBackend::new(file, (760, u32::try_from(72 + 28 * rows)?)).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .margin(10)
-        .x_label_area_size(40)
-        .y_label_area_size(200)
-        .build_cartesian_2d(0.0..widest * 1.05, (0..rows - 1).into_segmented())?;
-    let name_of = |row: &SegmentValue<i32>| match row {
-        SegmentValue::CenterOf(row) => {
-            usize::try_from(*row).ok().and_then(|row| shares.get(row)).map_or("", |(name, _)| name).to_owned()
-        }
-        _ => String::new(),
-    };
-    chart
-        .configure_mesh()
-        .disable_y_mesh()
-        .x_desc("margin: 1 is the bar, more is better; cut at 2")
-        .y_label_formatter(&name_of)
-        .y_labels(shares.len())
-        .draw()?;
-    chart.draw_series(shares.iter().enumerate().map(|(row, (_, share))| {
-        let row = i32::try_from(row).expect("few figures");
-        let colour = if *share >= 1.0 { RGBColor(46, 125, 50) } else { RGBColor(198, 40, 40) };
-        let corners = [(0.0, SegmentValue::Exact(row)), (share.min(widest), SegmentValue::Exact(row + 1))];
-        let mut bar = Rectangle::new(corners, colour.filled());
-        bar.set_margin(4, 4, 0, 0);
-        bar
-    }))?;
-    chart.draw_series(LineSeries::new(
-        [(1.0, SegmentValue::Exact(0)), (1.0, SegmentValue::Exact(rows))],
-        BLACK.stroke_width(2),
-    ))?;
-    area.present()?;
-    Ok(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_share_is_one_where_a_figure_just_holds() {
-        let of = |value: f64, bar| share(&Figure::new("a", &[value], "s", bar));
-        assert_eq!([of(2.0, Bar::AtLeast(2.0)), of(2.0, Bar::AtMost(2.0))], [Some(1.0); 2]);
-        assert_eq!([of(1.0, Bar::AtLeast(2.0)), of(4.0, Bar::AtMost(2.0))], [Some(0.5); 2]);
-        assert_eq!([of(0.0, Bar::AtMost(0.0)), of(1.0, Bar::AtMost(0.0))], [Some(SHARE_MAX), Some(0.0)]);
-        assert_eq!(of(1.0, Bar::Shown), None);
     }
 }
