@@ -23,10 +23,11 @@ minio: dependencies ## what is tested of repositories in S3 once more, on MinIO,
 	@tools/versitygw.sh --minio
 	cargo test --package diskcast-store --test conformance --test linearizable -- minio
 
-check: check-dependencies ## formatting, lints and the repository's own rules
+check: check-dependencies ## formatting, lints, the repository's own rules, and advisories against dependencies where cargo-deny is
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- --deny warnings
 	cargo xtask tidy
+	@tools/advisories.sh
 
 bare: dependencies ## runs demo and test on a bare Debian 12 that it builds, as root; WHAT=demo or WHAT=test runs one
 	@tools/bare.sh $(WHAT)
