@@ -168,6 +168,14 @@ fn verify_through_a_server_finds_what_verify_in_the_repository_finds() {
     assert!(told.contains("hint: `diskcast verify --repair` mends it where the repository is"), "{told}");
     assert!(told.ends_with("exit: 12\n"), "{told}");
 
+    // A manifest of which much is damaged hides the versions of its image, and of no other.
+    assert!(bench.see("capture other.img lab -q").ends_with("exit: 0\n"));
+    std::fs::write(bench.path("repo/versions/web/00000000000000000002"), "nothing").unwrap();
+    let hidden = there("verify");
+    assert!(hidden.contains("damaged: list the versions of `web`, which were not checked: "), "{hidden}");
+    assert!(hidden.contains("verified 1 versions") && hidden.ends_with("exit: 12\n"), "{hidden}");
+    assert!(there("verify web@2").ends_with("exit: 12\n"));
+
     let repair = there("verify --repair");
     assert!(repair.contains("works on a repository itself, not through a server"), "{repair}");
     assert!(repair.contains("run `diskcast verify --repair` where the repository is"), "{repair}");

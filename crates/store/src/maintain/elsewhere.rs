@@ -66,6 +66,19 @@ impl<'a> Verification<'a> {
         Ok(())
     }
 
+    /// Reports that the versions of `image` could not be listed, because of `error`.
+    ///
+    /// # Errors
+    /// As [`Self::version`].
+    pub fn unlisted(&self, image: &ImageName, error: Error) -> Result<()> {
+        if is_of_the_way(&error) {
+            return Err(error);
+        }
+        let error = error.within(format!("list the versions of `{image}`, which were not checked"));
+        self.findings.damage(layout::versions_of(image).to_string(), &error, Vec::new());
+        Ok(())
+    }
+
     /// Checks the signatures of `tag`, and that it names one of the versions that were given before. `read` is what
     /// came when its record was asked for; `NotFound` means that it was removed.
     ///
@@ -149,9 +162,14 @@ impl Objects for Far<'_> {
 
 /// Tells what says something of a record from what says only that it could not be asked for, which is an error.
 fn judged<T>(read: Result<T>) -> Result<Result<T>> {
-    use ErrorKind::{Denied, Stopped, Unreachable, Untrusted};
     match read {
-        Err(error) if matches!(error.kind(), Denied | Stopped | Unreachable | Untrusted) => Err(error),
+        Err(error) if is_of_the_way(&error) => Err(error),
         read => Ok(read),
     }
+}
+
+/// Whether `error` is of the way to the record that was asked for, and says nothing of the record.
+fn is_of_the_way(error: &Error) -> bool {
+    use ErrorKind::{Denied, Stopped, Unreachable, Untrusted};
+    matches!(error.kind(), Denied | Stopped | Unreachable | Untrusted)
 }

@@ -44,7 +44,14 @@ pub(super) fn verify(
         // Tags before versions, so that the version of a tag that has just moved is there.
         let tags = listed.tags.keys().map(|tag| Ok((tag.parse::<TagName>()?, client.tag(&listed.name, tag))));
         let tags = tags.collect::<Result<Vec<_>>>()?;
-        for number in client.versions(&listed.name)?.versions.iter().map(|version| version.number) {
+        let versions = match client.versions(&listed.name) {
+            Ok(found) => found.versions,
+            Err(error) => {
+                verification.unlisted(&image, error)?;
+                continue;
+            }
+        };
+        for number in versions.iter().map(|version| version.number) {
             verification.version(&image, number, manifest(&format!("{image}@{number}")))?;
         }
         tags.into_iter().try_for_each(|(tag, record)| verification.tag(&image, &tag, record))?;
