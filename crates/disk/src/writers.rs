@@ -14,6 +14,8 @@ use crate::in_use::folder_of;
 use crate::mounts::{Mount, device_number, mounts, swaps};
 use crate::{Source, SurveyOptions};
 
+/// How often a process that has a file open for writing is looked for before it counts as one that cannot be found.
+const SEARCHES_MAX: u32 = 8;
 /// How many devices stacked on each other the search follows.
 const DEPTH_MAX: u32 = 8;
 
@@ -57,6 +59,26 @@ pub(crate) fn loops_over(identity: Identity) -> Vec<PathBuf> {
     folders.filter(is_over).collect()
 }
 
+/// Who has `file` open for writing; `None` if nobody has. A child of a process that had the file open holds it, too,
+/// for an instant between `fork` and `exec`. So somebody counts if the file is still open after the search for them,
+/// and somebody who is never found if that is so after several searches.
+fn who_writes(file: &File) -> Option<String> {
+    let is_open = || crate::ioctl::is_open_for_writing(file) == Some(true);
+    if !is_open() {
+        return None;
+    }
+    for _ in 0..SEARCHES_MAX {
+        let who = process_that_writes(file);
+        if !is_open() {
+            return None;
+        }
+        if who.is_some() {
+            return who;
+        }
+    }
+    Some("another process".to_owned())
+}
+
 /// The sysfs folders and numbers of the partitions of the disk that sysfs describes in `folder`.
 pub(crate) fn partitions_in(folder: &Path) -> Vec<(PathBuf, u32)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -93,8 +115,7 @@ impl Search {
         }
         // A writable loop device always has its file open for writing, so that says nothing about other processes.
         let by_loop = loops.iter().any(|folder| !is_read_only(folder));
-        if !by_loop && crate::ioctl::is_open_for_writing(source.file()) == Some(true) {
-            let who = process_that_writes(source.file()).unwrap_or_else(|| "another process".to_owned());
+        if !by_loop && let Some(who) = who_writes(source.file()) {
             let how = format!("is open for writing by {who}");
             self.found.push(Writer { how, mount: None, is_process: true });
         }
