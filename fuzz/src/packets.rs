@@ -97,6 +97,7 @@ fn server() -> Server {
         object_bytes: Arc::from([OBJECT_BYTES; 40]),
         rate: RateConfig { initial: 100_000_000, floor: 1_000_000, ceiling: 1_000_000_000 },
         overhead_bytes: 42,
+        signature_bytes: 0,
         run_blocks_max: 16,
         cache_bytes: 64 << 10,
         gathering: Gathering::default(),

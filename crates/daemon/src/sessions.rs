@@ -154,7 +154,7 @@ impl Sessions {
             *running = Some(session);
         }
         let session = running.as_ref().expect("just started");
-        let grant = session.admit(request).map_err(|error| refused(&base::chain(&error)))?;
+        let grant = session.admit(request, peer.ip()).map_err(|error| refused(&base::chain(&error)))?;
         drop(running);
         (self.log)(&Event::ReceiverJoined { reference, receiver: request.receiver.clone(), peer });
         Ok(grant)

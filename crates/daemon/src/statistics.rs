@@ -120,6 +120,10 @@ impl Log {
             "    Blocks",
             format_args!("{received} received, {twice} twice, {lost} lost, {refused} without room"),
         );
+        if receiver.overdrawn > 0 {
+            let text = "requests for more repairs than its share were ignored";
+            self.line("    Asked too much", format_args!("{} {text}", receiver.overdrawn));
+        }
     }
 }
 
@@ -141,6 +145,7 @@ pub(crate) mod tests {
             blocks_duplicate: 0,
             blocks_lost: 3,
             blocks_refused: 0,
+            overdrawn: 0,
         };
         SessionStatistics {
             session: SessionId(55_626),

@@ -14,6 +14,13 @@ pub trait ObjectSource: Send + Sync {
     /// need not check them.
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes>;
 
+    /// The bytes of `object`, of which the caller has a `damaged` copy: a source that is far away may send only what
+    /// differs. Errors as for [`Self::fetch`].
+    fn mend(&self, object: &ObjectRef, damaged: Vec<u8>) -> Result<Bytes> {
+        drop(damaged);
+        self.fetch(object)
+    }
+
     /// The bytes of `object`, verified. `NotFound` as for [`Self::fetch`]; `Corrupt` if the source has only damaged
     /// copies. A source with several copies tries them in turn.
     fn verified(&self, object: &ObjectRef) -> Result<Verified> {

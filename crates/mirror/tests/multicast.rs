@@ -110,7 +110,7 @@ impl Room {
         let join = move |request: &SessionRequest| {
             let gone = || Error::new(ErrorKind::Unreachable, "the server is gone");
             let server = room.server.lock();
-            server.as_ref().ok_or_else(gone)?.admit(request).map(change)
+            server.as_ref().ok_or_else(gone)?.admit(request, [127, 0, 0, 1].into()).map(change)
         };
         mirror.join_multicast(self.options(Arc::new(join))).unwrap();
     }
@@ -147,7 +147,7 @@ impl Room {
             multicast: net::api::MULTICAST_VERSION,
             attached: true,
         };
-        self.server.lock().as_ref().unwrap().admit(&request).unwrap();
+        self.server.lock().as_ref().unwrap().admit(&request, [127, 0, 0, 1].into()).unwrap();
     }
 
     fn sent(&self) -> SessionStatistics {

@@ -10,6 +10,7 @@ pub mod fetch;
 mod hex;
 pub mod interface;
 pub mod multicast;
+pub mod patch;
 pub mod pieces;
 pub mod probe;
 pub mod profile;

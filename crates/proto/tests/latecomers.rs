@@ -2,9 +2,9 @@
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    BlockHeader, Cause, Disposition, Downstream, Gathering, Lacking, NeedRange, NeedSymbols, ObjectRange,
-    RateConfig, Receiver, ReceiverConfig, ReceiverCounters, ReceiverId, Report, Run, Server, ServerConfig,
-    ServerEvent, Shape, Transmit, Upstream,
+    BlockHeader, Cause, Disposition, Downstream, Gathering, Lacking, MachineId, NeedRange, NeedSymbols,
+    ObjectRange, RateConfig, Receiver, ReceiverConfig, ReceiverCounters, ReceiverId, Report, Run, Server,
+    ServerConfig, ServerEvent, Shape, Transmit, Upstream,
 };
 
 /// One head and three other objects, of 100 blocks each.
@@ -55,6 +55,7 @@ fn server() -> (Server, Instant) {
         object_bytes: vec![OBJECT_BYTES; 4].into(),
         rate: RateConfig { initial: 100_000_000, floor: 100_000_000, ceiling: 100_000_000 },
         overhead_bytes: 42,
+        signature_bytes: 0,
         run_blocks_max: 16,
         cache_bytes: 1 << 20,
         gathering: Gathering::default(),
@@ -62,7 +63,7 @@ fn server() -> (Server, Instant) {
     };
     let mut now = Instant::ZERO;
     let mut server = Server::new(now, config);
-    (0..2).for_each(|receiver| server.admit(now, ReceiverId(receiver)));
+    (0..2).for_each(|receiver| server.admit(now, ReceiverId(receiver), MachineId(receiver)));
     let whole = NeedRange { objects: ObjectRange { first: 0, count: 4 }, cause: Cause::Late, urgent: false };
     report(&mut server, now, 0, Lacking { whole: vec![whole], ..Lacking::default() });
     while next_run(&mut server, &mut now).first.object < 2 {}

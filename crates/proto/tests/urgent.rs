@@ -2,7 +2,7 @@
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    Downstream, Gathering, ObjectRange, RateConfig, Receiver, ReceiverConfig, ReceiverId, Server,
+    Downstream, Gathering, MachineId, ObjectRange, RateConfig, Receiver, ReceiverConfig, ReceiverId, Server,
     ServerConfig, ServerEvent, Shape, Status, Transmit, Upstream,
 };
 
@@ -78,6 +78,7 @@ fn sent(packets: Vec<Vec<u8>>) -> Vec<u64> {
         object_bytes: vec![OBJECT_BYTES; 100].into(),
         rate: RateConfig { initial: 100_000_000, floor: 100_000_000, ceiling: 100_000_000 },
         overhead_bytes: 42,
+        signature_bytes: 0,
         run_blocks_max: 16,
         cache_bytes: 100 << 10,
         gathering: Gathering::default(),
@@ -85,7 +86,7 @@ fn sent(packets: Vec<Vec<u8>>) -> Vec<u64> {
     };
     let (mut now, mut sent) = (Instant::ZERO, Vec::new());
     let mut server = Server::new(now, config);
-    (0..2).for_each(|number| server.admit(now, ReceiverId(number)));
+    (0..2).for_each(|number| server.admit(now, ReceiverId(number), MachineId(number)));
     let key = proto::multicast::Key([7; 16]);
     for mut packet in packets {
         proto::multicast::seal(&key, &mut packet);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use base::{Duration, Instant};
 use proto::code::encode;
 use proto::multicast::{
-    BlockHeader, Downstream, Gathering, Key, RateConfig, ReceiverId, Run, Server, ServerConfig, ServerEvent,
-    SessionStatistics, Shape, Transmit, open_downstream, open_upstream, peek_receiver, seal,
+    BlockHeader, Downstream, Gathering, Key, MachineId, RateConfig, ReceiverId, Run, Server, ServerConfig,
+    ServerEvent, SessionStatistics, Shape, Transmit, open_downstream, open_upstream, peek_receiver, seal,
 };
 
 use crate::receiver_host::Grant;
@@ -106,6 +106,7 @@ impl ServerHost {
                 object_bytes: Arc::clone(&truth.object_bytes),
                 rate: self.rate,
                 overhead_bytes: OVERHEAD_BYTES,
+                signature_bytes: 0,
                 run_blocks_max: 16,
                 cache_bytes: self.cache_bytes,
                 gathering: Gathering::default(),
@@ -117,7 +118,11 @@ impl ServerHost {
     /// Admits a receiver, which has asked over the control connection. The server must be up.
     pub(crate) fn admit(&mut self, now: Instant, receiver: ReceiverId) -> Grant {
         self.admitted += 1;
-        self.machine.as_mut().expect("a server that grants is up").admit(now, receiver);
+        self.machine.as_mut().expect("a server that grants is up").admit(
+            now,
+            receiver,
+            MachineId(receiver.0),
+        );
         Grant { shape: self.shape, receiver, receivers: self.admitted }
     }
 

@@ -45,7 +45,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/content/{reference}", get(blobs::read))
         .route("/diff", get(blobs::diff))
         .route("/manifests/{reference}", get(images::manifest))
-        .route("/objects/{kind}/{digest}", get(objects::get).head(objects::head).put(objects::put))
+        .route(
+            "/objects/{kind}/{digest}",
+            get(objects::get).head(objects::head).put(objects::put).post(objects::mend),
+        )
         .route("/sessions", get(sessions::list).post(sessions::join))
         .route("/probes", post(probes::start))
         .route("/probes/{id}", get(probes::view))

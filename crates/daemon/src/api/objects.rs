@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use base::limits::OBJECT_BYTES_MAX;
 use image::{ObjectKind, ObjectRef, ObjectSink, ObjectSource};
 use net::api::{OBJECT_TYPE, ProblemKind, SESSION_HEADER, UPLOAD_HEADER};
+use net::patch;
 use serde::Deserialize;
 
 use super::access::Access;
@@ -41,6 +42,34 @@ pub(super) async fn get(
     // Those of a session have waited for their share of it.
     let pace = session.is_none().then(|| Pace::of(&paced, peer.ip()));
     Ok((headers, Body::new(Held::new(bytes, memory, pace))).into_response())
+}
+
+/// `POST`: the pieces of an object that differ from the client's damaged copy, whose digests are the body.
+pub(super) async fn mend(
+    _: Access,
+    State(app): State<Arc<App>>,
+    Name(object): Name,
+    Extension(Peer(peer)): Extension<Peer>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Failure> {
+    let session = headers.get(SESSION_HEADER).and_then(|session| session.to_str().ok()?.parse().ok());
+    let (digests, _memory) = receive(&app, &headers, body, patch::digests_bytes(object.len)).await?;
+    let (memory, paced) = (reserve_answer(&app, peer.ip(), object.len as usize).await, Arc::clone(&app));
+    let answer = app.blocking(move |app| -> Result<Vec<u8>, Failure> {
+        let object = app.repository.verified(&object)?;
+        let invalid = || Failure::new(ProblemKind::Invalid, "the body has not one digest for each piece");
+        patch::differing(object.bytes(), &digests).ok_or_else(invalid)
+    });
+    let answer = answer.await?;
+    if let Some(session) = &session {
+        app.sessions.wait_beside(answer.len() as u64).await;
+        app.sessions.sent_beside(session, answer.len() as u64);
+    }
+    app.metrics.sent(answer.len() as u64);
+    let pace = session.is_none().then(|| Pace::of(&paced, peer.ip()));
+    let headers = [(CONTENT_TYPE, OBJECT_TYPE)];
+    Ok((headers, Body::new(Held::new(answer.into(), memory, pace))).into_response())
 }
 
 pub(super) async fn head(

@@ -19,7 +19,7 @@ pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, St
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
 pub use probes::{ProbeGrant, ProbeRequest, ProbeView};
 pub use problem::{Problem, ProblemKind};
-pub use sessions::{Family, Key, MULTICAST_VERSION, SessionGrant, SessionId, SessionRequest};
+pub use sessions::{Family, Key, MULTICAST_VERSION, PublicKey, SessionGrant, SessionId, SessionRequest};
 pub use statistics::{ReceiverStatistics, SessionStatistics, Sessions};
 pub use tokens::TokenGrant;
 
@@ -59,6 +59,7 @@ mod tests {
             "multicast": 3, "session": "000102030405060708090a0b0c0d0e0f", "epoch": 7, "group": "239.1.2.3:7000",
             "source": "10.0.0.1", "report": "10.0.0.1:7001", "receiver": 3,
             "group_key": "00000000000000000000000000000001", "receiver_key": "ff000000000000000000000000000000",
+            "server_key": "0000000000000000000000000000000000000000000000000000000000000000",
             "block_bytes": 1424, "objects": 10, "heads": 1, "stored_objects": 30, "bundle_blocks": 256, "receivers": 4,
         });
         let parsed: SessionGrant = serde_json::from_value(grant.clone()).unwrap();

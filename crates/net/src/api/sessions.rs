@@ -73,6 +73,10 @@ pub struct SessionGrant {
     /// Key under which the payload of blocks is encrypted; absent if it is not encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_key: Option<Key>,
+    /// The key that the server's STATUS and BYE packets are signed with (ed25519): members have the group's key, but
+    /// not this one's secret part.
+    #[serde(default)]
+    pub server_key: PublicKey,
     /// Payload of a block, in bytes.
     pub block_bytes: u16,
     /// Number of the session's objects: tree nodes, each alone, then bundles of consecutive stored chunks.
@@ -100,6 +104,26 @@ pub struct SessionId(pub u128);
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Key(pub [u8; 16]);
+
+/// A public key of 256 bits; 64 hexadecimal digits as text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PublicKey(pub [u8; 32]);
+
+impl From<PublicKey> for String {
+    fn from(key: PublicKey) -> Self {
+        crate::hex::encode(&key.0)
+    }
+}
+
+impl TryFrom<String> for PublicKey {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        let invalid = || Error::new(ErrorKind::Invalid, "expected a public key of 64 hexadecimal digits");
+        crate::hex::decode(&text).map(Self).ok_or_else(invalid)
+    }
+}
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

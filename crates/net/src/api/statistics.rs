@@ -93,6 +93,9 @@ pub struct ReceiverStatistics {
     pub blocks_lost: u64,
     /// Blocks that it dropped because its buffer was full, as of its last report.
     pub blocks_refused: u64,
+    /// Number of its requests that were ignored, because its machine had more repaired than its share.
+    #[serde(default)]
+    pub overdrawn: u64,
 }
 
 /// The body of `GET /api/v1/sessions`.

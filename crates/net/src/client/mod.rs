@@ -8,6 +8,7 @@
 mod blobs;
 mod credential;
 mod failure;
+mod objects;
 mod options;
 mod probes;
 mod profiles;
@@ -279,35 +280,6 @@ impl Client {
     /// As [`Self::images`].
     pub fn sessions(&self) -> Result<api::Sessions> {
         self.json(Method::GET, &api::path::sessions(), Body::None)
-    }
-
-    /// The stored bytes of an object, not verified.
-    ///
-    /// # Errors
-    /// `NotFound`; `Corrupt` if there are more bytes than `object` has; as [`Self::images`].
-    pub fn object(&self, object: &ObjectRef) -> Result<Bytes> {
-        self.bytes(Method::GET, &api::path::object(object), Body::None, object.len)
-    }
-
-    /// Whether the server has an object.
-    ///
-    /// # Errors
-    /// As [`Self::images`].
-    pub fn has_object(&self, object: &ObjectRef) -> Result<bool> {
-        match self.answer(Method::HEAD, &api::path::object(object), &Body::None) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Uploads an object.
-    ///
-    /// # Errors
-    /// `Corrupt` if the bytes do not match the digest; as [`Self::images`].
-    pub fn put_object(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
-        let path = api::path::object(object);
-        self.answer(Method::PUT, &path, &Body::Bytes(bytes)).map(drop)
     }
 
     fn json<T: DeserializeOwned>(&self, method: Method, path: &str, body: Body) -> Result<T> {

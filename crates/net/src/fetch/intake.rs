@@ -323,6 +323,12 @@ impl Consumer for Intake {
             self.fallback.order(object, name);
         }
     }
+
+    fn mend(&mut self, object: u64, damaged: &Bytes) {
+        if let Some(name) = self.object(object) {
+            self.fallback.mend(object, name, damaged);
+        }
+    }
 }
 
 /// Fetches the chunks that `installer` misses from `source`, `most` at a time, until `limit` has passed, a fetch fails,

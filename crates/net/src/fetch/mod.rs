@@ -6,6 +6,7 @@
 //! that arrived is fetched again: the installer identifies objects by digest, whatever session, epoch or transport
 //! they came from.
 
+mod counted;
 mod intake;
 mod reporter;
 #[cfg(test)]
@@ -13,12 +14,10 @@ pub(crate) mod tests;
 mod unicast_fallback;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result, chain, limits};
-use bytes::Bytes;
-use image::{InstallReport, Manifest, ObjectRef, ObjectSource, SignedManifest};
+use image::{InstallReport, Manifest, ObjectSource, SignedManifest};
 use parking_lot::Mutex;
 use proto::multicast::ReceiverCounters;
 
@@ -28,6 +27,7 @@ use crate::clock::{Clock, Stop};
 use crate::interface::{self, Interface};
 use crate::multicast::SCATTERED_BYTES_MAX;
 use crate::multicast::receiver::{End, Reach, ReceiveOptions, Received, receive};
+use counted::Counted;
 pub use intake::Begin;
 use intake::Intake;
 pub use reporter::HostReporter;
@@ -158,7 +158,7 @@ pub fn fetch(
     options: &FetchOptions,
 ) -> Result<FetchReport> {
     let clock = Clock::start();
-    let source = Arc::new(Counted { client: Arc::clone(client), bytes: AtomicU64::new(0) });
+    let source = Arc::new(Counted::new(client));
     let mut fetch = Fetch {
         reference: format!("{}@{}", sealed.manifest.image, sealed.manifest.number),
         client,
@@ -185,7 +185,7 @@ pub fn fetch(
     let beside = fetch.beside();
     let Fetch { reference, multicast_bytes, sessions, counters, intake, .. } = fetch;
     let install = intake.finish()?;
-    let unicast_bytes = source.bytes.load(Ordering::Relaxed);
+    let unicast_bytes = source.bytes();
     let unicast_reason = unicast_reason.or_else(|| (unicast_bytes > 0).then_some(beside));
     let installed = clock.elapsed();
     let report = FetchReport {
@@ -230,7 +230,7 @@ enum Next {
     /// Every object has arrived.
     Done,
     /// Join the session of this grant.
-    Join(SessionGrant),
+    Join(Box<SessionGrant>),
     /// Continue by unicast.
     Unicast(Setback),
 }
@@ -331,7 +331,7 @@ impl Fetch<'_> {
             attached: false,
         };
         match self.client.join_session(&request) {
-            Ok(grant) => Ok(Next::Join(grant)),
+            Ok(grant) => Ok(Next::Join(Box::new(grant))),
             // These errors mean that the server offers no session to us; it can still be used by unicast.
             Err(error)
                 if matches!(
@@ -375,8 +375,13 @@ impl Fetch<'_> {
             stop: self.options.stop.clone(),
         };
         match receive(grant, &options, &mut self.intake) {
-            Ok(Received { end, bytes, spoilt, scattered, unanswered, counters, farewell, .. }) => {
+            Ok(Received {
+                end, bytes, spoilt, scattered, unanswered, counters, farewell, forged, ..
+            }) => {
                 self.multicast_bytes += bytes;
+                if forged.packets > 0 {
+                    (self.options.tell)(&forged.to_string());
+                }
                 if end == End::Complete {
                     self.farewell = farewell;
                 }
@@ -462,19 +467,5 @@ impl Fetch<'_> {
             }
             next => Ok(next),
         }
-    }
-}
-
-/// The server as a source of objects; counts the bytes that it delivers.
-struct Counted {
-    client: Arc<Client>,
-    bytes: AtomicU64,
-}
-
-impl ObjectSource for Counted {
-    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
-        let bytes = self.client.fetch(object)?;
-        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(bytes)
     }
 }

@@ -6,11 +6,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use base::{Chance, Extent, ExtentSet};
+use bytes::Bytes;
 use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, TableKind, WriteAt};
 use image::manifest::{DiskRecord, FORMAT, Origin};
 use image::{
-    CaptureOptions, Cipher, InstallOptions, Manifest, MemoryObjects, NoProgress, ObjectKind, capture,
+    CaptureOptions, Cipher, InstallOptions, Manifest, MemoryObjects, NoProgress, ObjectKind, ObjectRef,
+    capture,
 };
 use parking_lot::Mutex;
 
@@ -214,7 +216,7 @@ impl State {
         let mut session = self.session.lock();
         let running = session.take().filter(|session| !session.is_over());
         let server = running.unwrap_or_else(|| self.new_session());
-        let mut grant = server.admit(request).map_err(|_| ProblemKind::Unavailable)?;
+        let mut grant = server.admit(request, [127, 0, 0, 1].into()).map_err(|_| ProblemKind::Unavailable)?;
         let mut faults = self.faults.lock();
         if faults.dead_groups > 0 {
             faults.dead_groups -= 1;

@@ -28,7 +28,9 @@ pub struct Packing {
     heads: usize,
     /// The first stored object of each bundle after the heads.
     firsts: Vec<u32>,
+    /// Lengths of the stored objects, and of the bundles, in bytes.
     lengths: Vec<u32>,
+    bundle_bytes: Vec<u32>,
 }
 
 impl Packing {
@@ -42,16 +44,18 @@ impl Packing {
         let heads = usize::try_from(heads).ok().filter(|&heads| heads <= lengths.len());
         let heads = heads.expect("heads are some of the objects");
         let most = (u32::from(block_bytes) * u32::from(bundle_blocks)).min(OBJECT_BYTES_MAX);
-        let mut firsts = Vec::new();
+        let (mut firsts, mut bundle_bytes) = (Vec::new(), Vec::<u32>::new());
         let mut bytes = 0u64;
         for (stored, &length) in lengths.iter().enumerate().skip(heads) {
             bytes += u64::from(length);
             if firsts.is_empty() || bytes > u64::from(most) {
                 firsts.push(u32::try_from(stored).expect("fewer objects than 2^32"));
+                bundle_bytes.push(0);
                 bytes = length.into();
             }
+            *bundle_bytes.last_mut().expect("a bundle was begun") += length;
         }
-        Self { heads, firsts, lengths }
+        Self { heads, firsts, lengths, bundle_bytes }
     }
 
     /// Number of objects of the session: heads and bundles.
@@ -90,8 +94,8 @@ impl Packing {
     /// Length in bytes of object `object` of the session, which must exist.
     #[must_use]
     pub fn bytes(&self, object: u64) -> u32 {
-        let lengths = self.lengths_of(self.stored(object));
-        lengths.iter().sum()
+        let index = usize::try_from(object).expect("the object exists");
+        if index < self.heads { self.lengths[index] } else { self.bundle_bytes[index - self.heads] }
     }
 
     /// Each stored object in object `object` of the session, with the range of its bytes inside it.
@@ -237,6 +241,12 @@ impl Lacked {
     #[must_use]
     pub(crate) fn stored(&self, object: u64) -> Range<u64> {
         self.packing.as_ref().map_or(object..object + 1, |packing| packing.stored(object))
+    }
+
+    /// Length in bytes of `object` of the session, once the lengths are known.
+    #[must_use]
+    pub(crate) fn bytes_of(&self, object: u64) -> Option<u32> {
+        self.packing.as_ref().map(|packing| packing.bytes(object))
     }
 
     /// The object of the session that contains `stored`, which must be known.

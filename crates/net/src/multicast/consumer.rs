@@ -8,6 +8,7 @@ use base::limits;
 use bytes::Bytes;
 use proto::multicast::ReceiverCounters;
 
+use super::authentic::Forged;
 use super::outage::Reach;
 use crate::clock::Stop;
 use crate::interface::Interface;
@@ -121,8 +122,15 @@ pub trait Consumer {
         let _ = view;
     }
 
-    /// `object` is not requested any more: get it in another way. It had a wrong digest, or unicast is cheaper.
+    /// `object` is not requested any more: get it in another way. Unicast is cheaper, or the session does not deliver
+    /// it.
     fn get_otherwise(&mut self, object: u64);
+
+    /// The same for an object whose digest is wrong, but of which most may be right.
+    fn mend(&mut self, object: u64, damaged: &Bytes) {
+        let _ = damaged;
+        self.get_otherwise(object);
+    }
 }
 
 /// Why receiving ended.
@@ -163,6 +171,8 @@ pub struct Received {
     /// Number of stored objects left to unicast because the server did not send what was missing, or because packets
     /// contradicted each other.
     pub unanswered: u64,
+    /// Packets that a member of the session forged.
+    pub forged: Forged,
     /// The state machine's counters.
     pub counters: ReceiverCounters,
     /// Receive buffer that the system granted, in bytes.

@@ -140,7 +140,7 @@ impl Driver {
     fn obey(&mut self, commands: &Receiver<Command>) {
         for command in commands.try_iter() {
             match command {
-                Command::Admit(receiver) => self.machine.admit(self.clock.now(), receiver),
+                Command::Admit(receiver, machine) => self.machine.admit(self.clock.now(), receiver, machine),
                 Command::Statistics(reply) => drop(reply.send(self.statistics())),
                 Command::Stop => self.end(),
             }
@@ -325,6 +325,7 @@ impl Driver {
             blocks_duplicate: of.counters.blocks_duplicate,
             blocks_lost: of.counters.blocks_lost,
             blocks_refused: of.counters.blocks_refused,
+            overdrawn: of.overdrawn,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Drivers of multicast sessions: connect the state machines of `proto::multicast` with sockets, threads, buffers and
 //! a clock.
 
+mod authentic;
 pub mod budget;
 mod buffers;
 pub mod bundle;
@@ -13,6 +14,7 @@ mod readahead;
 pub mod receiver;
 pub mod server;
 mod session;
+mod terms;
 
 use base::Digest;
 

@@ -1,7 +1,11 @@
 //! A run of packets that is being sent: header, payload and tag of each packet, directly one after the other.
 
 use proto::code;
-use proto::multicast::{BLOCK_HEADER_BYTES, Key, PayloadCipher, Run, Shape, TAG_BYTES, seal, seal_train};
+use proto::multicast::{
+    BLOCK_HEADER_BYTES, Key, PayloadCipher, Run, SIGNATURE_BYTES, Shape, TAG_BYTES, seal, seal_train,
+    sign_control,
+};
+use ring::signature::Ed25519KeyPair;
 
 /// How the packets of a session are protected.
 pub(super) struct Protection {
@@ -9,6 +13,8 @@ pub(super) struct Protection {
     pub(super) key: Key,
     /// Of payloads; `None`: they are not encrypted.
     pub(super) cipher: Option<PayloadCipher>,
+    /// Of control packets.
+    pub(super) signer: Ed25519KeyPair,
 }
 
 /// Packets of equal size (the last may be shorter), and how much of them was sent. Its memory is used again for each
@@ -37,8 +43,12 @@ impl Outgoing {
         self.sent >= self.bytes.len()
     }
 
-    /// Sets a single packet, which is complete except for its tag.
+    /// Sets a single packet, which is complete except for its signature and tag.
     pub(super) fn set_control(&mut self, protection: &Protection, mut packet: Vec<u8>) {
+        sign_control(&mut packet, |message| {
+            let signature = protection.signer.sign(message);
+            <[u8; SIGNATURE_BYTES]>::try_from(signature.as_ref()).expect("ed25519 has signatures of 64 bytes")
+        });
         seal(&protection.key, &mut packet);
         (self.packet_bytes, self.sent, self.bytes) = (packet.len(), 0, packet);
     }
@@ -98,7 +108,8 @@ mod tests {
     fn what_goes_out_can_be_opened_and_put_together() {
         let shape = Shape { session: 7, epoch: 1, objects: 4, heads: 1, block_bytes: 512 };
         let cipher = PayloadCipher::new(&Key([8; 16]));
-        let protection = Protection { key: Key([9; 16]), cipher: Some(cipher.clone()) };
+        let signer = Ed25519KeyPair::from_seed_unchecked(&[3; 32]).unwrap();
+        let protection = Protection { key: Key([9; 16]), cipher: Some(cipher.clone()), signer };
         let object: Vec<_> = (0..3500u32).map(|byte| byte.to_le_bytes()[0]).collect();
         let mut outgoing = Outgoing::default();
         let mut place = |first: u16, count: u16| {

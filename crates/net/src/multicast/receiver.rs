@@ -12,19 +12,22 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Instant, Result, limits};
+use base::{Error, ErrorKind, Instant, Result};
 use bytes::Bytes;
 use proto::code::{self, Held};
 use proto::multicast::{
     Disposition, Downstream, ObjectRange, PayloadCipher, Receiver, ReceiverConfig, ReceiverEvent, ReceiverId,
-    Reject, Shape, Slot, VERSION, open_train, seal,
+    Shape, Slot, open_train, seal,
 };
 
+use super::authentic::Authentic;
+pub use super::authentic::Forged;
 use super::buffers::Buffers;
-use super::bundle::{BUNDLE_BLOCKS_MAX, Lacked, Packing};
+use super::bundle::Lacked;
 pub use super::consumer::{Accept, Consumer, End, ReceiveOptions, Received, SessionView, Wish};
 use super::outage::Outage;
 pub use super::outage::Reach;
+use super::terms::{Terms, bundle_bytes_max, bundle_bytes_mean, shape_of};
 use crate::api::SessionGrant;
 use crate::clock::{self, Clock};
 use crate::udp::{self, Arrivals, GroupReceiver, ReportSocket};
@@ -76,6 +79,7 @@ pub fn receive(
         group,
         report,
         group_key: grant.group_key.into(),
+        authentic: Authentic::new(grant),
         cipher: grant.payload_key.map(|key| PayloadCipher::new(&key.into())),
         receiver_key: grant.receiver_key.into(),
         options,
@@ -94,81 +98,6 @@ pub fn receive(
         counted: Counted::default(),
     };
     driver.run()
-}
-
-fn shape_of(grant: &SessionGrant) -> Result<Shape> {
-    if grant.multicast != VERSION {
-        let theirs = grant.multicast;
-        let context = format!("the server speaks version {theirs} of multicast, this program {VERSION}");
-        return Err(Error::new(ErrorKind::Unsupported, context));
-    }
-    let blocks = limits::BLOCK_BYTES_MIN..=limits::BLOCK_BYTES_MAX;
-    let objects = 1..=limits::SESSION_OBJECTS_MAX;
-    if !blocks.contains(&grant.block_bytes)
-        || !grant.block_bytes.is_multiple_of(2)
-        || !objects.contains(&grant.objects)
-        || !(grant.objects..=limits::SESSION_OBJECTS_MAX).contains(&grant.stored_objects)
-        || !(1..=BUNDLE_BLOCKS_MAX).contains(&grant.bundle_blocks)
-        || grant.heads > grant.objects
-    {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            format!("the server's grant breaks its bounds: {grant:?}"),
-        ));
-    }
-    Ok(Shape {
-        session: u64::try_from(grant.session.0 & u128::from(u64::MAX)).expect("64 bits"),
-        epoch: grant.epoch,
-        objects: grant.objects,
-        heads: grant.heads,
-        block_bytes: grant.block_bytes,
-    })
-}
-
-fn bundle_bytes_max(grant: &SessionGrant) -> u64 {
-    u64::from(grant.block_bytes) * u64::from(grant.bundle_blocks)
-}
-
-/// Mean length of an object of the session: as many stored objects as fit into a bundle.
-fn bundle_bytes_mean(grant: &SessionGrant, stored_bytes_mean: u32) -> u32 {
-    let mean = u64::from(stored_bytes_mean.max(1));
-    let bytes = (bundle_bytes_max(grant) / mean).max(1) * mean;
-    u32::try_from(bytes).unwrap_or(limits::OBJECT_BYTES_MAX)
-}
-
-/// How a session is packed, as in its grant.
-struct Terms {
-    objects: u64,
-    stored_objects: u64,
-    heads: u64,
-    block_bytes: u16,
-    bundle_blocks: u16,
-    receivers: u32,
-}
-
-impl From<&SessionGrant> for Terms {
-    fn from(grant: &SessionGrant) -> Self {
-        let &SessionGrant { objects, stored_objects, heads, block_bytes, bundle_blocks, receivers, .. } =
-            grant;
-        Self { objects, stored_objects, heads, block_bytes, bundle_blocks, receivers }
-    }
-}
-
-impl Terms {
-    /// The packing of stored objects of these lengths (from the verified tree), if it agrees with the grant.
-    fn packing(&self, lengths: Vec<u32>) -> Result<Packing> {
-        let stored_objects = lengths.len() as u64;
-        let packing = (stored_objects == self.stored_objects)
-            .then(|| Packing::new(lengths, self.heads, self.block_bytes, self.bundle_blocks))
-            .filter(|packing| packing.objects() == self.objects);
-        packing.ok_or_else(|| {
-            let context = format!(
-                "the session's {} objects are packed in another way than the version's {stored_objects}",
-                self.stored_objects
-            );
-            Error::new(ErrorKind::Invalid, context)
-        })
-    }
 }
 
 /// The driver's counters.
@@ -195,6 +124,7 @@ struct Driver<'a> {
     group: GroupReceiver,
     report: ReportSocket,
     group_key: proto::multicast::Key,
+    authentic: Authentic,
     cipher: Option<PayloadCipher>,
     receiver_key: proto::multicast::Key,
     options: &'a ReceiveOptions,
@@ -231,6 +161,7 @@ impl Driver<'_> {
             spoilt: self.counted.spoilt,
             scattered: self.counted.scattered,
             unanswered: self.counted.unanswered,
+            forged: self.authentic.forged().clone(),
             counters: self.machine.counters(),
             socket_buffer_bytes: self.group.buffer_bytes(),
             farewell: farewell.elapsed(),
@@ -356,9 +287,13 @@ impl Driver<'_> {
             }
             let now = self.clock.now();
             let (key, shape) = (self.group_key.clone(), self.shape);
-            for (train, packet_bytes) in arrivals.trains() {
-                for packet in open_train(&key, &shape, train, packet_bytes) {
-                    self.take_packet(now, packet);
+            for (from, train, packet_bytes) in arrivals.trains() {
+                let packets = open_train(&key, &shape, train, packet_bytes);
+                for (datagram, packet) in train.chunks(packet_bytes).zip(packets) {
+                    match packet {
+                        Ok(packet) => self.take_packet(now, from.ip(), datagram, &packet),
+                        Err(why) => self.machine.handle_reject(why),
+                    }
                 }
             }
             // Complete objects are passed on while they are still in the processor's cache.
@@ -367,13 +302,17 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    fn take_packet(&mut self, now: Instant, opened: std::result::Result<Downstream<'_>, Reject>) {
-        let packet = match opened {
-            Ok(packet) => packet,
-            Err(why) => return self.machine.handle_reject(why),
-        };
+    fn take_packet(&mut self, now: Instant, from: IpAddr, datagram: &[u8], packet: &Downstream<'_>) {
+        if !self.authentic.accepts(from, datagram, packet) {
+            return;
+        }
+        if let Downstream::Block(header, _) = packet
+            && self.lacked.bytes_of(header.object).is_some_and(|bytes| bytes != header.object_bytes)
+        {
+            return self.authentic.note(from);
+        }
         (self.heard, self.heard_at) = (true, now);
-        let disposition = self.machine.handle_input(now, &packet);
+        let disposition = self.machine.handle_input(now, packet);
         if let Disposition::Place { slot, offset, begins } = disposition
             && let Downstream::Block(header, payload) = packet
         {
@@ -416,7 +355,11 @@ impl Driver<'_> {
                     whole.parts.push((stored, part));
                     return Ok(false);
                 }
-                Accept::Bad => self.counted.spoilt += self.get_otherwise(stored),
+                Accept::Bad if self.lacked.get_otherwise(stored) => {
+                    self.counted.spoilt += 1;
+                    self.consumer.mend(stored, &whole.bytes.slice(part));
+                }
+                Accept::Bad => {}
                 Accept::Taken => {
                     self.counted.objects += 1;
                     self.counted.bytes += part.len() as u64;

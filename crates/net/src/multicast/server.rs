@@ -1,6 +1,6 @@
 //! Sessions of a server: starts them, admits receivers, returns statistics, and ends them. `driver` drives each.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,16 +11,20 @@ use base::{Error, ErrorKind, Result};
 use crossbeam_channel::{bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
 use parking_lot::Mutex;
-use proto::multicast::{Gathering, ReceiverId, Server, ServerConfig, Shape, TAG_BYTES, block_bytes_for};
+use proto::multicast::{
+    Gathering, MachineId, ReceiverId, SIGNATURE_BYTES, Server, ServerConfig, Shape, TAG_BYTES,
+    block_bytes_for,
+};
 use ring::rand::{SecureRandom, SystemRandom};
+use ring::signature::KeyPair;
 
 use super::bundle::Packing;
 use super::driver::Driver;
 use super::readahead::ReadAhead;
-use super::session::{Command, Shared, rate_of, unscoped};
+use super::session::{Command, Shared, rate_of, signer_of, unscoped};
 pub use super::session::{RATE_FLOOR, SessionConfig};
 use super::{overhead_bytes, receiver_key};
-use crate::api::{Key, SessionGrant, SessionId, SessionRequest, SessionStatistics};
+use crate::api::{Key, PublicKey, SessionGrant, SessionId, SessionRequest, SessionStatistics};
 use crate::clock::Clock;
 use crate::udp::GroupSender;
 use crate::waker::Waker;
@@ -56,7 +60,9 @@ impl SessionServer {
     ) -> Result<Self> {
         let clock = Clock::start();
         let socket = GroupSender::open(config.group, &config.send)?;
-        let Secrets { session, group_key, payload_key, secret } = Secrets::draw()?;
+        let Secrets { session, group_key, payload_key, secret, signing_seed } = Secrets::draw()?;
+        let server_key = signer_of(&signing_seed).public_key().as_ref().try_into();
+        let server_key = PublicKey(server_key.expect("a public key of ed25519 has 32 bytes"));
         let payload_key = config.encrypted.then_some(payload_key);
         let lengths: Vec<u32> = objects.iter().map(|object| object.len).collect();
         let (shape, packing) = shape_of(&config, session, lengths, heads)?;
@@ -68,6 +74,7 @@ impl SessionServer {
                 shape,
                 object_bytes,
                 rate: rate_of(&config),
+                signature_bytes: u16::try_from(SIGNATURE_BYTES).expect("64"),
                 overhead_bytes: overhead_bytes(config.group.is_ipv4()),
                 run_blocks_max: u16::try_from(socket.run_max(packet_bytes)).unwrap_or(1),
                 cache_bytes: config.cache_bytes,
@@ -86,7 +93,10 @@ impl SessionServer {
             group_key,
             payload_key,
             secret,
+            signing_seed,
+            server_key,
             names: Mutex::default(),
+            machines: Mutex::default(),
             commands,
             waker: Arc::new(waker),
             over: AtomicBool::new(false),
@@ -103,11 +113,12 @@ impl SessionServer {
         Ok(Self { shared, driver: Some(driver) })
     }
 
-    /// Admits one more receiver, and returns its grant.
+    /// Admits one more receiver, which runs on the machine at `address`, and returns its grant. Receivers of one
+    /// machine count as one for the rate, and share what may be sent again for them.
     ///
     /// # Errors
     /// `Refused` if the session has ended or is full, or if its packets do not fit the receiver's MTU.
-    pub fn admit(&self, request: &SessionRequest) -> Result<SessionGrant> {
+    pub fn admit(&self, request: &SessionRequest, address: IpAddr) -> Result<SessionGrant> {
         let shared = &self.shared;
         let refused = |why: String| Err(Error::new(ErrorKind::Refused, why));
         if self.is_over() {
@@ -132,7 +143,12 @@ impl SessionServer {
         let receivers = receiver + 1;
         drop(names);
         // The driver must know at once, or it could end the session while this receiver is about to join.
-        let _ = shared.commands.send(Command::Admit(ReceiverId(receiver)));
+        let machine = {
+            let mut machines = shared.machines.lock();
+            let next = u32::try_from(machines.len()).expect("no more than receivers");
+            MachineId(*machines.entry(address).or_insert(next))
+        };
+        let _ = shared.commands.send(Command::Admit(ReceiverId(receiver), machine));
         shared.waker.wake();
         let source = shared.source.ip();
         let report = SocketAddr::new(shared.config.report_address.unwrap_or(source), shared.source.port());
@@ -147,6 +163,7 @@ impl SessionServer {
             group_key: shared.group_key,
             receiver_key: receiver_key(&shared.secret, receiver),
             payload_key: shared.payload_key,
+            server_key: shared.server_key,
             block_bytes: shared.shape.block_bytes,
             objects: shared.shape.objects,
             heads: shared.shape.heads,
@@ -210,19 +227,19 @@ struct Secrets {
     payload_key: Key,
     /// See [`receiver_key`].
     secret: [u8; 32],
+    signing_seed: [u8; 32],
 }
 
 impl Secrets {
     fn draw() -> Result<Self> {
-        let mut all = [[0; 16]; 5];
+        let mut all = [[0; 16]; 7];
         let drawn = SystemRandom::new().fill(all.as_flattened_mut());
         drawn.map_err(|_| Error::new(ErrorKind::Io, "draw random keys from the system"))?;
-        let [session, group, payload, first, last] = all;
-        let mut secret = [0; 32];
-        secret[..16].copy_from_slice(&first);
-        secret[16..].copy_from_slice(&last);
+        let [session, group, payload, ref long @ ..] = all;
+        let both = |at: usize| long[at..at + 2].as_flattened().try_into().expect("twice 16 bytes");
+        let (secret, signing_seed) = (both(0), both(2));
         let session = SessionId(u128::from_be_bytes(session));
-        Ok(Self { session, group_key: Key(group), payload_key: Key(payload), secret })
+        Ok(Self { session, group_key: Key(group), payload_key: Key(payload), secret, signing_seed })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Configuration of a session, and the state that its threads and its owner share.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,15 +10,16 @@ use base::limits;
 use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 use proto::multicast::{
-    PayloadCipher, RateConfig, ReceiverId, Reject, Shape, Upstream, open_upstream, peek_receiver,
+    MachineId, PayloadCipher, RateConfig, ReceiverId, Reject, Shape, Upstream, open_upstream, peek_receiver,
 };
+use ring::signature::Ed25519KeyPair;
 
 use super::budget::Budget;
 use super::bundle::{BUNDLE_BLOCKS, Packing};
 use super::outgoing::Protection;
 use super::readahead::ReadCounters;
 use super::receiver_key;
-use crate::api::{Key, SessionId, SessionStatistics};
+use crate::api::{Key, PublicKey, SessionId, SessionStatistics};
 use crate::udp::SendOptions;
 use crate::waker::Waker;
 
@@ -94,9 +96,14 @@ pub(super) struct Shared {
     pub(super) group_key: Key,
     pub(super) payload_key: Option<Key>,
     pub(super) secret: [u8; 32],
+    /// Seed of the key that control packets are signed with, and its public part.
+    pub(super) signing_seed: [u8; 32],
+    pub(super) server_key: PublicKey,
     pub(super) source: SocketAddr,
     /// Names of the admitted receivers; a receiver's number is its index.
     pub(super) names: Mutex<Vec<String>>,
+    /// The numbers of the machines of admitted receivers, by address.
+    pub(super) machines: Mutex<HashMap<IpAddr, u32>>,
     pub(super) commands: Sender<Command>,
     pub(super) waker: Arc<Waker>,
     pub(super) over: AtomicBool,
@@ -106,7 +113,7 @@ pub(super) struct Shared {
 
 /// Commands for the driving thread.
 pub(super) enum Command {
-    Admit(ReceiverId),
+    Admit(ReceiverId, MachineId),
     Statistics(Sender<SessionStatistics>),
     Stop,
 }
@@ -114,7 +121,8 @@ pub(super) enum Command {
 impl Shared {
     pub(super) fn protection(&self) -> Protection {
         let cipher = self.payload_key.map(|key| PayloadCipher::new(&key.into()));
-        Protection { key: self.group_key.into(), cipher }
+        let signer = signer_of(&self.signing_seed);
+        Protection { key: self.group_key.into(), cipher, signer }
     }
 
     /// Opens a report and verifies it with its sender's key.
@@ -159,6 +167,11 @@ impl Shared {
             receivers: Vec::new(),
         }
     }
+}
+
+/// The key that control packets are signed with.
+pub(super) fn signer_of(seed: &[u8; 32]) -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(seed).expect("every 32 bytes are a seed")
 }
 
 /// The bounds of the rate, within the budget.

@@ -132,9 +132,12 @@ impl Arrivals {
     }
 
     /// The same packets as trains: packets directly one after the other, and the size of each, at least 1; the last
-    /// may be shorter.
-    pub fn trains(&self) -> impl Iterator<Item = (&[u8], usize)> {
-        self.buffers.iter().zip(&self.metas).take(self.count).map(|(buffer, meta)| train(buffer, meta))
+    /// may be shorter. Before them the sender's address.
+    pub fn trains(&self) -> impl Iterator<Item = (SocketAddr, &[u8], usize)> {
+        self.buffers.iter().zip(&self.metas).take(self.count).map(|(buffer, meta)| {
+            let (train, packet_bytes) = train(buffer, meta);
+            (meta.addr, train, packet_bytes)
+        })
     }
 }
 

@@ -24,7 +24,7 @@ mod wire;
 pub use bits::ObjectSet;
 pub use rate::RateConfig;
 pub use receiver::{Disposition, Receiver, ReceiverConfig, ReceiverEvent, Slot};
-pub use server::{Gathering, Run, Server, ServerConfig, ServerEvent, Transmit};
+pub use server::{Gathering, MachineId, Run, Server, ServerConfig, ServerEvent, Transmit};
 pub use stats::{ReceiverStatistics, Resent, SessionStatistics};
 pub use wire::header::{
     BLOCK_HEADER_BYTES, BlockHeader, ObjectRange, ReceiverId, Reject, Shape, VERSION, block_bytes_for,
@@ -34,4 +34,6 @@ pub use wire::report::{
     Cause, Lacking, NeedBlocks, NeedRange, NeedSymbols, ReceiverCounters, Report, Upstream,
 };
 pub use wire::status::{Downstream, Echo, Status};
-pub use wire::{Key, PayloadCipher, TAG_BYTES, seal, seal_train, tag};
+pub use wire::{
+    Key, PayloadCipher, SIGNATURE_BYTES, TAG_BYTES, control_signature, seal, seal_train, sign_control, tag,
+};

@@ -110,7 +110,7 @@ impl Repairs {
     }
 
     /// A receiver needs `count` symbols of `object`, which has `blocks` blocks, although all BLOCKs below `seen` had
-    /// time to arrive. True if more symbols will be sent than before.
+    /// time to arrive. Returns how many more symbols will be sent than before.
     pub(super) fn ask_symbols(
         &mut self,
         object: u64,
@@ -118,13 +118,13 @@ impl Repairs {
         count: u32,
         seen: u64,
         cause: Cause,
-    ) -> bool {
+    ) -> u32 {
         let lacking = count.saturating_sub(self.on_their_way(object, seen));
         if lacking == 0 {
-            return false;
+            return 0;
         }
-        let Some(pending) = self.pending(object, blocks, cause) else { return false };
-        let fresh = lacking > pending.symbols;
+        let Some(pending) = self.pending(object, blocks, cause) else { return 0 };
+        let fresh = lacking.saturating_sub(pending.symbols);
         // Any symbol helps every receiver, so the largest request serves all of them: no sum.
         pending.symbols = pending.symbols.max(lacking);
         fresh
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn ask_symbols(repairs: &mut Repairs, count: u32, seen: u64) -> bool {
-        repairs.ask_symbols(7, 100, count, seen, Cause::Lost)
+        repairs.ask_symbols(7, 100, count, seen, Cause::Lost) > 0
     }
 
     fn run(first: u32, count: u16, more: u32, done: bool) -> Option<RepairRun> {

@@ -85,4 +85,6 @@ pub struct ReceiverStatistics {
     pub reports: u64,
     /// Its own counters, as of its last report.
     pub counters: ReceiverCounters,
+    /// Number of its requests that were ignored, because its machine had more repaired than its share.
+    pub overdrawn: u64,
 }

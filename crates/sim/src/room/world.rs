@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    BLOCK_HEADER_BYTES, Downstream, Gathering, RateConfig, ReceiverConfig, ReceiverId, Server, ServerConfig,
-    ServerEvent, Shape, TAG_BYTES, Transmit, open_downstream, open_upstream, peek_receiver, seal,
+    BLOCK_HEADER_BYTES, Downstream, Gathering, MachineId, RateConfig, ReceiverConfig, ReceiverId, Server,
+    ServerConfig, ServerEvent, Shape, TAG_BYTES, Transmit, open_downstream, open_upstream, peek_receiver,
+    seal,
 };
 
 use super::class::{Burst, Class, Flight};
@@ -159,7 +160,7 @@ impl<'a> World<'a> {
                 self.rearm(host);
             }
             Event::Start(host) => {
-                self.server.admit(now, receiver_id(host));
+                self.server.admit(now, receiver_id(host), MachineId(receiver_id(host).0));
                 self.admitted += 1;
                 let config = self.receiver_config(host);
                 self.hosts[host].start(now, config, &self.image, &mut self.acts);
@@ -308,6 +309,7 @@ fn server_config(room: &Room, shape: Shape, object_bytes: &Arc<[u32]>) -> Server
             ceiling: room.bits_per_second,
         },
         overhead_bytes: OVERHEAD_BYTES,
+        signature_bytes: 0,
         run_blocks_max: 16,
         cache_bytes: 64 << 20,
         gathering: GATHERING,

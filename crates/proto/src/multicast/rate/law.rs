@@ -190,6 +190,14 @@ impl Law {
         *self = Self::new(now, initial.max(self.rate), self.floor, self.ceiling);
     }
 
+    /// Follows the link, unless the search still runs: what another flow did was told by others.
+    pub(super) fn follow_anew(&mut self) {
+        if let Mode::Compete(_) = self.mode {
+            self.mode = Mode::Follow;
+            (self.streak, self.doubt_until) = (None, 0.0);
+        }
+    }
+
     /// Halves the rate, because no reports arrived for a long time.
     pub(super) fn fade(&mut self) {
         self.rate = self.bounded(self.rate / 2.0);

@@ -102,6 +102,8 @@ const SEEK_RECEIVERS: usize = 5;
 const SEEK_DOUBT: Duration = Duration::from_millis(150);
 /// A search without a step for this time waits not for reports, but for data, or it has reached the ceiling.
 const SEEK_PATIENCE: Duration = Duration::from_millis(100);
+/// A rate below the first one divided by this is searched again when the receivers have become twice as many.
+const TIMID: f64 = 8.0;
 /// Bits of the largest packet that is assumed.
 const PACKET_BITS: f64 = 8.0 * 1514.0;
 
@@ -129,6 +131,8 @@ pub(super) struct Rate {
     initial: f64,
     loss: f64,
     packet_bits: f64,
+    /// The largest number of receivers so far whose reports the rate is based on.
+    judges: usize,
 }
 
 impl Rate {
@@ -152,6 +156,7 @@ impl Rate {
             initial,
             loss: 0.0,
             packet_bits: PACKET_BITS,
+            judges: 1,
         }
     }
 
@@ -186,9 +191,26 @@ impl Rate {
             self.heard_at = now;
         }
         self.sense.feedback(now, report);
+        self.reconsider(now);
         let passed = now.since(self.looked_at).as_secs_f64();
         if passed >= self.law.step() {
             self.look(now, passed, receivers as usize);
+        }
+    }
+
+    /// If the receivers have become twice as many, forgets what is known of losses and other flows: it was told by a
+    /// minority of them, whose link may be bad, or who may lie.
+    fn reconsider(&mut self, now: Instant) {
+        let judges = self.sense.judges();
+        if judges < 2 * self.judges {
+            return;
+        }
+        self.judges = judges;
+        self.sense.forget_losses();
+        self.loss = 0.0;
+        self.law.follow_anew();
+        if self.law.rate < self.initial / TIMID {
+            self.search_again(now);
         }
     }
 

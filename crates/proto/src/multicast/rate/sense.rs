@@ -17,7 +17,7 @@ const RECEIVERS: usize = 12;
 /// A receiver that reported within this time counts as active.
 const LATELY: Duration = Duration::from_secs(1);
 /// Most reports that are kept.
-const SAMPLES_MAX: usize = 256;
+const SAMPLES_MAX: usize = 512;
 /// The loss and the pace since the last report are measured over at least this time.
 const SPAN_MIN: Duration = Duration::from_millis(5);
 /// A packet may be this much late on hosts with busy processors; until then it does not count as lost.
@@ -252,6 +252,17 @@ impl Sense {
             pace: -typical(paces)?,
             receivers: last.len(),
         })
+    }
+
+    /// Number of receivers that have reported and have not left.
+    pub(super) fn judges(&self) -> usize {
+        self.receivers.len()
+    }
+
+    /// Forgets which losses are usual.
+    pub(super) fn forget_losses(&mut self) {
+        self.baseline.clear();
+        (self.least, self.era_booked) = (None, false);
     }
 
     /// Number of receivers that have reported recently.

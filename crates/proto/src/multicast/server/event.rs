@@ -18,6 +18,8 @@ pub struct ServerConfig {
     pub object_bytes: Arc<[u32]>,
     /// Initial, lowest and highest rate.
     pub rate: RateConfig,
+    /// Bytes that the driver adds to each control packet besides its tag.
+    pub signature_bytes: u16,
     /// Bytes that the network adds to each packet (Ethernet, IP and UDP headers), for the rate.
     pub overhead_bytes: u16,
     /// Most blocks in one [`Run`], `1..=64`: as many as the driver can send with one system call.

@@ -1,5 +1,5 @@
-//! The receivers of a session, for statistics, for the report interval, and for the number of reports that the search
-//! for the rate waits for. Which objects are sent does not depend on this list.
+//! The receivers of a session and their machines, for statistics, for the report interval, and for the number of
+//! reports that the search for the rate waits for. Which objects are sent does not depend on this list.
 //!
 //! A host may be admitted and never send a report, or send reports and never hear a packet. Such hosts count only for
 //! [`NEWCOMER`] after they joined, so that the others do not wait for them.
@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base::limits::SESSION_RECEIVERS_MAX;
 use base::{Duration, Instant};
 
+use crate::multicast::server::machines::{MachineId, Machines, Vote};
 use crate::multicast::stats::ReceiverStatistics;
 use crate::multicast::wire::header::ReceiverId;
 use crate::multicast::wire::report::{ReceiverCounters, Report};
@@ -18,6 +19,7 @@ const NEWCOMER: Duration = Duration::from_millis(150);
 
 #[derive(Debug)]
 struct Member {
+    machine: MachineId,
     joined: Instant,
     heard: Instant,
     /// Value of [`Members::concurrent`] when it joined.
@@ -26,6 +28,8 @@ struct Member {
     counters: ReceiverCounters,
     /// It is no newcomer any more.
     settled: bool,
+    /// Number of requests that were ignored because its machine had no credit left.
+    overdrawn: u64,
 }
 
 impl Member {
@@ -47,9 +51,9 @@ pub(super) struct Members {
     list: BTreeMap<ReceiverId, Member>,
     /// Members that joined less than `NEWCOMER` ago, and some that left since, the oldest first.
     newcomers: VecDeque<(Instant, ReceiverId)>,
-    /// How many members are silent, and how many are deaf.
+    /// How many members are silent.
     silent: u32,
-    deaf: u32,
+    machines: Machines,
     total: u64,
     /// Total time during which the session had at least two receivers, up to `changed`.
     concurrent: Duration,
@@ -59,14 +63,15 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(timeout: Duration) -> Self {
+    /// No receivers, in a session whose heads have `heads_blocks` blocks together.
+    pub(super) fn new(timeout: Duration, heads_blocks: u64) -> Self {
         let (zero, list) = (Instant::ZERO, BTreeMap::new());
         Self {
             timeout,
             list,
             newcomers: VecDeque::new(),
             silent: 0,
-            deaf: 0,
+            machines: Machines::new(heads_blocks),
             total: 0,
             concurrent: Duration::ZERO,
             changed: zero,
@@ -80,10 +85,44 @@ impl Members {
         self.count() - self.silent
     }
 
-    /// Number of receivers to which packets arrive, newcomers included.
+    /// Number of machines with receivers to which packets arrive, newcomers included.
     pub(super) fn hearing(&mut self, now: Instant) -> u32 {
         self.age(now);
-        self.count() - self.deaf
+        self.machines.hearing()
+    }
+
+    /// The machine of a member.
+    pub(super) fn machine_of(&self, receiver: ReceiverId) -> Option<MachineId> {
+        self.list.get(&receiver).map(|member| member.machine)
+    }
+
+    /// Whether a report of `receiver` counts for the rate. One that is not counted as a member does not.
+    pub(super) fn vote(&mut self, now: Instant, receiver: ReceiverId) -> Vote {
+        match self.machine_of(receiver) {
+            Some(machine) => self.machines.vote(now, machine, receiver),
+            None => Vote::No,
+        }
+    }
+
+    /// Whether the machine of `receiver` has credit for repairs when the next BLOCK has this sequence.
+    pub(super) fn has_credit(&mut self, receiver: ReceiverId, sequence: u64) -> bool {
+        let Some(member) = self.list.get_mut(&receiver) else { return false };
+        let has_credit = self.machines.has_credit(member.machine, sequence);
+        member.overdrawn += u64::from(!has_credit);
+        has_credit
+    }
+
+    /// The sequence of the next BLOCK when the first receiver of the machine of `receiver` was admitted; 0 if it is not
+    /// known.
+    pub(super) fn joined_sequence(&self, receiver: ReceiverId) -> u64 {
+        self.machine_of(receiver).map_or(0, |machine| self.machines.joined_sequence(machine))
+    }
+
+    /// The machine of `receiver` pays for repairs of `blocks` blocks.
+    pub(super) fn charge(&mut self, receiver: ReceiverId, blocks: u32) {
+        if let Some(machine) = self.machine_of(receiver) {
+            self.machines.charge(machine, blocks);
+        }
     }
 
     /// Ends the time of newcomers.
@@ -97,7 +136,9 @@ impl Members {
                 && !std::mem::replace(&mut member.settled, true)
             {
                 self.silent += u32::from(member.is_silent());
-                self.deaf += u32::from(member.is_deaf());
+                if member.is_deaf() {
+                    self.machines.is_deaf(member.machine);
+                }
             }
         }
     }
@@ -117,10 +158,18 @@ impl Members {
         self.timeout = timeout;
     }
 
-    /// Adds a receiver that was admitted but has sent nothing yet; true if it is new.
-    pub(super) fn admit(&mut self, now: Instant, receiver: ReceiverId) -> bool {
+    /// Adds a receiver of `machine` that was admitted but has sent nothing yet; true if it is new.
+    /// Its first packet has this sequence, or a later one.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        receiver: ReceiverId,
+        machine: MachineId,
+        sequence: u64,
+    ) -> bool {
+        self.machines.joins(machine, sequence);
         let known = self.list.contains_key(&receiver);
-        self.enter(now, receiver);
+        self.enter(now, receiver, machine);
         !known && self.list.contains_key(&receiver)
     }
 
@@ -128,17 +177,28 @@ impl Members {
     /// served but not counted.
     pub(super) fn hear(&mut self, now: Instant, report: &Report) -> bool {
         let known = self.list.contains_key(&report.receiver);
-        let Some(member) = self.enter(now, report.receiver) else { return false };
+        // All receivers were admitted, so this one had left. It is not known any more where it runs.
+        let alone = MachineId(report.receiver.0 | 1 << 31);
+        let Some(member) = self.enter(now, report.receiver, alone) else { return false };
         let (silent, deaf) = (member.is_silent(), member.is_deaf());
         (member.heard, member.counters) = (now, report.counters);
         member.reports += 1;
-        let is_deaf = member.is_deaf();
+        let (is_deaf, machine) = (member.is_deaf(), member.machine);
         self.silent -= u32::from(silent);
-        self.deaf = self.deaf - u32::from(deaf) + u32::from(is_deaf);
+        self.changes(machine, deaf, is_deaf);
         !known
     }
 
-    fn enter(&mut self, now: Instant, receiver: ReceiverId) -> Option<&mut Member> {
+    /// Counts a member of `machine` that was and is deaf, or not.
+    fn changes(&mut self, machine: MachineId, was_deaf: bool, is_deaf: bool) {
+        match (was_deaf, is_deaf) {
+            (true, false) => self.machines.hears(machine),
+            (false, true) => self.machines.is_deaf(machine),
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, now: Instant, receiver: ReceiverId, machine: MachineId) -> Option<&mut Member> {
         if !self.list.contains_key(&receiver) {
             if self.list.len() == SESSION_RECEIVERS_MAX {
                 return None;
@@ -150,24 +210,28 @@ impl Members {
             if self.list.is_empty() {
                 self.look_at = now + self.timeout;
             }
+            self.machines.hears(machine);
         }
         let concurrent_before = self.concurrent;
         Some(self.list.entry(receiver).or_insert_with(|| Member {
+            machine,
             joined: now,
             heard: now,
             concurrent_before,
             reports: 0,
             counters: ReceiverCounters::default(),
             settled: false,
+            overdrawn: 0,
         }))
     }
 
     /// Removes the sender of a LEAVE.
     pub(super) fn leave(&mut self, now: Instant, report: &Report) -> Option<ReceiverStatistics> {
         let member = self.list.get_mut(&report.receiver)?;
-        let deaf = member.is_deaf();
+        let was_deaf = member.is_deaf();
         member.counters = report.counters;
-        self.deaf = self.deaf - u32::from(deaf) + u32::from(member.is_deaf());
+        let (machine, is_deaf) = (member.machine, member.is_deaf());
+        self.changes(machine, was_deaf, is_deaf);
         self.take_out(now, report.receiver)
     }
 
@@ -198,7 +262,8 @@ impl Members {
         self.tick(now);
         let member = self.list.remove(&receiver)?;
         self.silent -= u32::from(member.is_silent());
-        self.deaf -= u32::from(member.is_deaf());
+        self.changes(member.machine, member.is_deaf(), true);
+        self.machines.leaves(member.machine, receiver);
         Some(self.show(now, receiver, &member))
     }
 
@@ -220,6 +285,7 @@ impl Members {
             concurrent: self.concurrent_at(now).saturating_sub(member.concurrent_before),
             reports: member.reports,
             counters: member.counters,
+            overdrawn: member.overdrawn,
         }
     }
 }

@@ -5,6 +5,7 @@
 mod cache;
 mod event;
 mod gather;
+mod machines;
 mod members;
 mod needs;
 mod outliers;
@@ -25,6 +26,8 @@ use crate::multicast::server::cache::{Cache, Place};
 pub use crate::multicast::server::event::{Run, ServerConfig, ServerEvent, Transmit};
 use crate::multicast::server::gather::Gather;
 pub use crate::multicast::server::gather::Gathering;
+pub use crate::multicast::server::machines::MachineId;
+use crate::multicast::server::machines::Vote;
 use crate::multicast::server::members::Members;
 use crate::multicast::server::outliers::Outliers;
 use crate::multicast::server::proactive::ProactiveRepair;
@@ -161,7 +164,7 @@ impl Server {
             proactive: ProactiveRepair::default(),
             outliers: Outliers::default(),
             gather: Gather::new(config.gathering),
-            members: Members::new(config.receiver_timeout),
+            members: Members::new(config.receiver_timeout, heads_blocks(&config)),
             pass: None,
             repairs_in_row: 0,
             sequence: 0,
@@ -180,9 +183,9 @@ impl Server {
     }
 
     /// The control connection admitted this receiver. It counts as a member from now on, although it may stay silent
-    /// for as long as everything that it needs is announced.
-    pub fn admit(&mut self, now: Instant, receiver: ReceiverId) {
-        if matches!(self.ending, Ending::Open) && self.members.admit(now, receiver) {
+    /// for as long as everything that it needs is announced. `machine` is where it runs.
+    pub fn admit(&mut self, now: Instant, receiver: ReceiverId, machine: MachineId) {
+        if matches!(self.ending, Ending::Open) && self.members.admit(now, receiver, machine, self.sequence) {
             self.joined(now, receiver);
         }
     }
@@ -206,7 +209,13 @@ impl Server {
         let (arrived, lost) = (report.counters.blocks_arrived, report.counters.blocks_lost);
         let feedback =
             Feedback { receiver: report.receiver, queue_us: report.counters.queue_us, arrived, lost };
-        self.rate.feedback(now, &feedback, self.members.hearing(now));
+        let vote = self.members.vote(now, report.receiver);
+        if let Vote::Replaces(other) = vote {
+            self.rate.forget(other);
+        }
+        if vote != Vote::No {
+            self.rate.feedback(now, &feedback, self.members.hearing(now));
+        }
         self.proactive.learn(now, LOSSES_TOLD);
         let news = match packet {
             Upstream::Need(report, lacking) => self.take_needs(now, report, lacking),
@@ -356,7 +365,7 @@ impl Server {
             repairs: self.repairs.coming(STATUS_REPAIRS_MAX),
         };
         let packet = status.encode(&self.config.shape);
-        self.status_bytes = packet.len() as u64;
+        self.status_bytes = packet.len() as u64 + u64::from(self.config.signature_bytes);
         self.control(now, packet)
     }
 
@@ -383,7 +392,7 @@ impl Server {
     }
 
     fn control(&mut self, now: Instant, packet: Vec<u8>) -> Transmit {
-        let bytes = (packet.len() + TAG_BYTES) as u64;
+        let bytes = (packet.len() + usize::from(self.config.signature_bytes) + TAG_BYTES) as u64;
         self.rate.sent(now, bytes + u64::from(self.config.overhead_bytes));
         self.statistics.control_sent += 1;
         self.statistics.control_bytes_sent += bytes;
@@ -428,6 +437,12 @@ impl Server {
     fn blocks(&self, object: u64) -> u32 {
         self.config.shape.blocks(self.config.object_bytes[index(object)])
     }
+}
+
+/// Number of blocks of all heads.
+fn heads_blocks(config: &ServerConfig) -> u64 {
+    let heads = config.object_bytes.iter().take(index(config.shape.heads));
+    heads.map(|&bytes| u64::from(config.shape.blocks(bytes))).sum()
 }
 
 /// Length of a full packet on the wire.

@@ -16,9 +16,27 @@ impl Server {
         let mut news = false;
         for need in &lacking.whole {
             for object in need.objects.first..need.objects.end() {
-                let fresh = self.schedule.ask(object, self.blocks(object), seen, need.cause);
+                // Heads and urgent objects go before what others wait for. So who gets them again pays for it.
+                let is_first = need.urgent || object < self.config.shape.heads;
+                let costs = is_first && self.schedule.ever_went_out(object);
+                let may = !costs || self.has_credit(report.receiver);
+                if !may && !need.urgent {
+                    continue;
+                }
+                // What went out since the machine joined goes after what others want for the first time.
+                let joined = self.members.joined_sequence(report.receiver);
+                let is_again = self.schedule.last_pass(object).is_some_and(|first| first >= joined);
+                let blocks = self.blocks(object);
+                let fresh = match is_again {
+                    true => self.schedule.ask_again(object, blocks, seen, need.cause),
+                    false => self.schedule.ask(object, blocks, seen, need.cause),
+                };
                 self.statistics.merged += u64::from(!fresh);
-                news |= fresh | (need.urgent && self.schedule.urge(object));
+                let urged = need.urgent && may && self.schedule.urge(object);
+                if costs && (urged || fresh && !need.urgent) {
+                    self.members.charge(report.receiver, self.blocks(object));
+                }
+                news |= fresh | urged;
             }
         }
         for need in &lacking.blocks {
@@ -50,10 +68,17 @@ impl Server {
         if self.is_coded(object) && !self.is_worth(now, receiver, object, count) {
             return false;
         }
-        for block in need.blocks() {
-            news |= self.schedule.has_passed(object, block, seen)
-                && self.repairs.ask_block(object, blocks, block, seen, need.cause);
+        if !self.has_credit(receiver) {
+            return news;
         }
+        let mut added = 0;
+        for block in need.blocks() {
+            let is_new = self.schedule.has_passed(object, block, seen)
+                && self.repairs.ask_block(object, blocks, block, seen, need.cause);
+            added += u32::from(is_new);
+        }
+        self.members.charge(receiver, added);
+        news |= added > 0;
         self.statistics.merged += u64::from(!news);
         news
     }
@@ -76,14 +101,16 @@ impl Server {
             if self.schedule.is_pending(object)
                 || !self.schedule.has_passed(object, blocks - 1, seen)
                 || !self.is_worth(now, receiver, object, count)
+                || !self.has_credit(receiver)
             {
                 continue;
             }
-            let fresh = self.repairs.ask_symbols(object, blocks, self.with_losses(count), seen, need.cause);
-            if fresh {
+            let added = self.repairs.ask_symbols(object, blocks, self.with_losses(count), seen, need.cause);
+            if added > 0 {
+                self.members.charge(receiver, added);
                 self.proactive.asked(object, count, need.cause);
             }
-            self.statistics.merged += u64::from(!fresh);
+            self.statistics.merged += u64::from(added == 0);
         }
         news
     }
@@ -104,6 +131,16 @@ impl Server {
             || object < self.config.shape.heads
             || hearing <= 1
             || self.schedule.is_empty()
-            || self.outliers.are_many(object, receiver, hearing)
+            || self
+                .members
+                .machine_of(receiver)
+                .is_some_and(|machine| self.outliers.are_many(object, machine, hearing))
+    }
+
+    /// Whether the machine of `receiver` may have more repairs now. While there is nothing to send, they slow nobody,
+    /// and nobody earns credit; but what is accepted then is sent before what others ask for next, so it is only one
+    /// object.
+    fn has_credit(&mut self, receiver: ReceiverId) -> bool {
+        self.is_empty() || self.members.has_credit(receiver, self.sequence)
     }
 }

@@ -1,34 +1,34 @@
 //! Detects receivers that lose far more than the others: a request for a large part of an object waits, unless many
-//! receivers make it. Source: `formats/multicast.md`, section 6.
+//! machines make it. Source: `formats/multicast.md`, section 6.
 
 use std::collections::HashMap;
 
-use crate::multicast::wire::header::ReceiverId;
+use super::machines::MachineId;
 
 /// Most objects for which requests are remembered.
 const OBJECTS_MAX: usize = 1 << 12;
-/// This many receivers count as many, however many take part.
+/// This many machines count as many, however many take part.
 const MANY_MAX: usize = 8;
 
-/// Which receivers requested a large repair of each object.
+/// Which machines requested a large repair of each object.
 #[derive(Debug, Default)]
 pub(super) struct Outliers {
-    /// The different receivers per object, at most `MANY_MAX` each.
-    asked: HashMap<u64, Vec<ReceiverId>>,
+    /// The different machines per object, at most `MANY_MAX` each.
+    asked: HashMap<u64, Vec<MachineId>>,
 }
 
 impl Outliers {
-    /// Notes that `receiver` misses a large part of `object`. True if at least a quarter of all `receivers` (2 to 8)
+    /// Notes that `machine` misses a large part of `object`. True if at least a quarter of all `machines` (2 to 8)
     /// requested the same.
-    pub(super) fn are_many(&mut self, object: u64, receiver: ReceiverId, receivers: u32) -> bool {
+    pub(super) fn are_many(&mut self, object: u64, machine: MachineId, machines: u32) -> bool {
         if self.asked.len() == OBJECTS_MAX && !self.asked.contains_key(&object) {
             self.asked.clear();
         }
         // When many receivers miss the same, only a few report it; so two to eight reports are enough.
-        let many = usize::try_from(receivers / 4).unwrap_or(MANY_MAX).clamp(2, MANY_MAX);
+        let many = usize::try_from(machines / 4).unwrap_or(MANY_MAX).clamp(2, MANY_MAX);
         let asked = self.asked.entry(object).or_default();
-        if asked.len() < MANY_MAX && !asked.contains(&receiver) {
-            asked.push(receiver);
+        if asked.len() < MANY_MAX && !asked.contains(&machine) {
+            asked.push(machine);
         }
         asked.len() >= many
     }
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn one_that_asks_often_is_still_one() {
         let mut outliers = Outliers::default();
-        let mut ask = |receiver| outliers.are_many(5, ReceiverId(receiver), 16);
+        let mut ask = |receiver| outliers.are_many(5, MachineId(receiver), 16);
         assert!((0..9).all(|time| !ask(1 + time % 2)));
         assert!([2, 3].into_iter().all(|receiver| !ask(receiver)));
         assert!(ask(4));
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut outliers = Outliers::default();
-        (0..20_000).for_each(|object| _ = outliers.are_many(object, ReceiverId(1), 9));
+        (0..20_000).for_each(|object| _ = outliers.are_many(object, MachineId(1), 9));
         assert!(outliers.asked.len() <= OBJECTS_MAX);
     }
 }

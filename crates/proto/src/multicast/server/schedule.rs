@@ -20,6 +20,9 @@ pub(super) struct Schedule {
     objects: u64,
     /// Wanted, but not planned yet.
     wanted: ObjectSet,
+    /// The same, but only by receivers in whose time these objects went out already: they are planned when no others
+    /// are wanted.
+    later: ObjectSet,
     /// Planned: to be sent in the order of the two queues below. Each is pinned in the cache.
     planned: ObjectSet,
     /// Heads and urgent objects.
@@ -45,6 +48,7 @@ impl Schedule {
             heads: shape.heads,
             objects: shape.objects,
             wanted: set(),
+            later: set(),
             planned: set(),
             planned_heads: VecDeque::new(),
             planned_data: VecDeque::new(),
@@ -63,6 +67,9 @@ impl Schedule {
     pub(super) fn ask(&mut self, object: u64, blocks: u32, seen: u64, cause: Cause) -> bool {
         let first = self.pass_first[index(object)];
         let passed = first == NEVER || first + u64::from(blocks) <= seen;
+        if self.later.remove(object) {
+            return self.wanted.insert(object);
+        }
         if self.is_pending(object) || !passed {
             return false;
         }
@@ -77,6 +84,24 @@ impl Schedule {
         true
     }
 
+    /// The same for a receiver in whose time the object went out already: it goes after what others want for the first
+    /// time. Heads keep their place.
+    pub(super) fn ask_again(&mut self, object: u64, blocks: u32, seen: u64, cause: Cause) -> bool {
+        if self.later.contains(object) || !self.ask(object, blocks, seen, cause) {
+            return false;
+        }
+        if object >= self.heads {
+            self.wanted.remove(object);
+            self.later.insert(object);
+        }
+        true
+    }
+
+    /// The sequence with which the last pass over `object` began; `None` if there was none.
+    pub(super) fn last_pass(&self, object: u64) -> Option<u64> {
+        Some(self.pass_first[index(object)]).filter(|&first| first != NEVER)
+    }
+
     /// An application waits for `object`: if it is pending, it goes before the others now. True if its place changes.
     pub(super) fn urge(&mut self, object: u64) -> bool {
         if self.urgent.contains(&object) || self.planned_heads.contains(&object) {
@@ -84,6 +109,9 @@ impl Schedule {
         }
         if self.planned_heads.len() + self.urgent.len() >= URGENT_MAX {
             return false;
+        }
+        if self.later.remove(object) {
+            self.wanted.insert(object);
         }
         if self.wanted.contains(object) {
             self.urgent.push_back(object);
@@ -109,12 +137,12 @@ impl Schedule {
 
     /// Whether the object will be sent in full: it is wanted or planned.
     pub(super) fn is_pending(&self, object: u64) -> bool {
-        self.wanted.contains(object) || self.planned.contains(object)
+        self.wanted.contains(object) || self.later.contains(object) || self.planned.contains(object)
     }
 
     /// Whether no object is wanted or planned.
     pub(super) const fn is_empty(&self) -> bool {
-        self.wanted.is_empty() && self.planned.is_empty()
+        self.wanted.is_empty() && self.later.is_empty() && self.planned.is_empty()
     }
 
     /// Moves the next wanted object to the plan, and returns it.
@@ -123,6 +151,7 @@ impl Schedule {
         let first = head.or_else(|| self.next_urgent());
         let object = first.or_else(|| self.next_data())?;
         self.wanted.remove(object);
+        self.later.remove(object);
         let is_new = self.planned.insert(object);
         debug_assert!(is_new, "an object is wanted or planned, not both");
         if first.is_some() {
@@ -139,7 +168,9 @@ impl Schedule {
     }
 
     fn next_data(&self) -> Option<u64> {
-        self.wanted.next_from(self.ahead).or_else(|| self.wanted.next_from(self.heads))
+        let wanted = self.wanted.next_from(self.ahead).or_else(|| self.wanted.next_from(self.heads));
+        let later = || self.later.next_from(self.ahead).or_else(|| self.later.next_from(self.heads));
+        wanted.or_else(later)
     }
 
     /// Whether a head or an urgent object waits to be planned while fewer than `most` of them are planned.
@@ -187,6 +218,7 @@ impl Schedule {
     /// Drops all requests, since no receiver is left. Planned objects are still sent.
     pub(super) fn forget(&mut self) {
         self.wanted = ObjectSet::new(self.objects);
+        self.later = ObjectSet::new(self.objects);
         self.urgent.clear();
     }
 
@@ -197,10 +229,14 @@ impl Schedule {
         if !planned.copied().all(|object| ranges.push(object, 1)) {
             return ranges.list;
         }
-        for (start, end) in [(0, self.heads), (self.ahead, self.objects), (self.heads, self.ahead)] {
+        let (rest, round) = ((self.ahead, self.objects), (self.heads, self.ahead));
+        let (wanted, later) = (&self.wanted, &self.later);
+        let parts =
+            [(wanted, (0, self.heads)), (wanted, rest), (wanted, round), (later, rest), (later, round)];
+        for (set, (start, end)) in parts {
             let mut at = start;
-            while let Some(first) = self.wanted.next_from(at).filter(|&first| first < end) {
-                at = self.wanted.next_gap_from(first).min(end);
+            while let Some(first) = set.next_from(at).filter(|&first| first < end) {
+                at = set.next_gap_from(first).min(end);
                 if !ranges.push(first, at - first) {
                     return ranges.list;
                 }
@@ -262,6 +298,20 @@ mod tests {
             assert!(schedule.ask(object, 10, 20, Cause::Late), "{object}");
         }
         assert_eq!(send_all(&mut schedule, 20), [0, 2, 70, 10, 60]);
+    }
+
+    #[test]
+    fn what_is_wanted_again_goes_last_unless_somebody_wants_it_for_the_first_time() {
+        let mut schedule = schedule(10..13);
+        assert_eq!(send_all(&mut schedule, 0), [10, 11, 12]);
+        for object in [0, 10, 11] {
+            assert!(schedule.ask_again(object, 10, 100, Cause::Lost));
+            assert!(!schedule.ask_again(object, 10, 100, Cause::Lost) && schedule.is_pending(object));
+        }
+        assert!([40, 41, 11].into_iter().all(|object| schedule.ask(object, 10, 100, Cause::Late)));
+        assert!(!schedule.ask(11, 10, 100, Cause::Late));
+        assert_eq!(send_all(&mut schedule, 100), [0, 40, 41, 11, 10]);
+        assert!(schedule.is_empty());
     }
 
     #[test]

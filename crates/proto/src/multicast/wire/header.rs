@@ -15,6 +15,8 @@ pub const BLOCK_HEADER_BYTES: usize = 40;
 pub(crate) const CRITICAL_FLAGS: u16 = 0xff00;
 /// Flag of BLOCK: a repair (a resend of single blocks, or a symbol), not part of a pass over the whole object.
 pub(crate) const FLAG_REPAIR: u16 = 1;
+/// Flag of STATUS and BYE: a signature is between the body and the tag.
+pub(crate) const FLAG_SIGNED: u16 = 1;
 /// Largest [`BlockHeader::coming`], which lies in the seven flags above [`FLAG_REPAIR`].
 pub(crate) const COMING_MAX: u8 = 127;
 

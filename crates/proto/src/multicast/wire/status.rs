@@ -5,8 +5,10 @@ use base::Duration;
 use base::wire::Reader;
 
 use super::header::{
-    BlockHeader, ObjectRange, Prefix, ReceiverId, Reject, SEQUENCE_MAX, Shape, kind, read_u48, write_u48,
+    BlockHeader, FLAG_SIGNED, ObjectRange, Prefix, ReceiverId, Reject, SEQUENCE_MAX, Shape, kind, read_u48,
+    write_u48,
 };
+use super::signature::SIGNATURE_BYTES;
 
 /// Most ranges in one STATUS.
 pub(in crate::multicast) const STATUS_RANGES_MAX: usize = 40;
@@ -144,6 +146,10 @@ impl<'a> Downstream<'a> {
         prefix: Prefix,
         mut body: Reader<'a>,
     ) -> Result<Self, Reject> {
+        if prefix.kind != kind::BLOCK && prefix.flags & FLAG_SIGNED != 0 {
+            let rest = body.rest();
+            body = Reader::new(rest.split_last_chunk::<SIGNATURE_BYTES>().ok_or(Reject::Length)?.0);
+        }
         let (sequence, timestamp_us) = (body.u64()?, body.u32()?);
         match prefix.kind {
             kind::BLOCK => BlockHeader::parse(shape, prefix, sequence, timestamp_us, body)

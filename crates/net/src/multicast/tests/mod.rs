@@ -1,7 +1,9 @@
 //! Tests server and receivers as threads, over loopback and over a link between two network namespaces.
 
+mod forged;
+
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -21,6 +23,9 @@ use crate::clock::Stop;
 use crate::interface::{self, Interface};
 use crate::testbed;
 use crate::udp::{Arrivals, GroupReceiver, SendOptions};
+
+/// The machine of receivers on loopback.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Objects of many lengths, including an empty one and exact multiples of common block sizes.
 fn objects(seed: u64, count: usize) -> (Vec<ObjectRef>, Arc<MemoryObjects>) {
@@ -152,7 +157,7 @@ fn several_receivers_get_everything_and_it_is_sent_once() {
     let (names, memory) = objects(1, 300);
     let server = start("239.255.78.1:47801", &loopback(), &names, memory);
     let grants: Vec<_> =
-        (0..3).map(|n| server.admit(&request(&format!("host {n}"), 65536)).unwrap()).collect();
+        (0..3).map(|n| server.admit(&request(&format!("host {n}"), 65536), HERE).unwrap()).collect();
     thread::scope(|scope| {
         for grant in &grants {
             scope.spawn(|| fetch_all(grant, &loopback(), &names));
@@ -171,7 +176,7 @@ fn several_receivers_get_everything_and_it_is_sent_once() {
 fn a_receiver_that_is_full_and_spoils_objects_still_ends_right() {
     let (names, memory) = objects(2, 100);
     let server = start("239.255.78.2:47802", &loopback(), &names, memory);
-    let grant = server.admit(&request("difficult", 65536)).unwrap();
+    let grant = server.admit(&request("difficult", 65536), HERE).unwrap();
     let mut collector = Collector { full_every: 3, spoils: Some(7), ..Collector::new(&names) };
     let mut options = ReceiveOptions::on(loopback());
     options.buffer_bytes = 600_000;
@@ -195,9 +200,12 @@ fn over_a_link_with_both_families_and_a_late_joiner() {
                 let server = start(&group.to_string(), &interface, &names, memory);
                 is_ready.recv().unwrap();
                 for name in ["early", "late"] {
-                    to_client.send(server.admit(&request(name, 1500)).unwrap()).unwrap();
+                    to_client.send(server.admit(&request(name, 1500), HERE).unwrap()).unwrap();
                 }
-                assert_eq!(server.admit(&request("tiny", 1280)).unwrap_err().kind(), ErrorKind::Refused);
+                assert_eq!(
+                    server.admit(&request("tiny", 1280), HERE).unwrap_err().kind(),
+                    ErrorKind::Refused
+                );
                 is_done.recv().unwrap();
                 server.stop();
             },
@@ -227,7 +235,7 @@ fn over_a_link_with_both_families_and_a_late_joiner() {
 fn a_stranger_hears_nothing_and_says_so() {
     let (names, memory) = objects(4, 10);
     let server = start("239.255.78.4:47804", &loopback(), &names, memory);
-    let grant = server.admit(&request("stranger", 65536)).unwrap();
+    let grant = server.admit(&request("stranger", 65536), HERE).unwrap();
     let mut options = ReceiveOptions::on(loopback());
     options.silent_after = Duration::from_millis(300);
     options.stalled_after = Duration::from_millis(300);
@@ -244,7 +252,7 @@ fn a_stranger_hears_nothing_and_says_so() {
 fn a_session_that_ends_says_so_and_one_without_receivers_ends_itself() {
     let (names, memory) = objects(5, 500);
     let server = start("239.255.78.5:47805", &loopback(), &names, memory);
-    let grant = server.admit(&request("abandoned", 65536)).unwrap();
+    let grant = server.admit(&request("abandoned", 65536), HERE).unwrap();
     let (began, has_begun) = channel();
     thread::scope(|scope| {
         let receiver = scope.spawn(|| {
@@ -274,7 +282,7 @@ fn a_session_that_ends_says_so_and_one_without_receivers_ends_itself() {
     while !server.is_over() {
         thread::yield_now();
     }
-    assert_eq!(server.admit(&request("too late", 65536)).unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(server.admit(&request("too late", 65536), HERE).unwrap_err().kind(), ErrorKind::Refused);
 }
 
 #[test]
@@ -283,7 +291,7 @@ fn what_the_server_cannot_read_is_not_sent_as_something_else() {
     memory.tamper(&names[5], Some(Bytes::from_static(b"decayed")));
     memory.tamper(&names[6], None);
     let server = start("239.255.78.7:47807", &loopback(), &names, memory);
-    let grant = server.admit(&request("host", 65536)).unwrap();
+    let grant = server.admit(&request("host", 65536), HERE).unwrap();
     let mut collector = Collector::new(&names);
     let received = receive(&grant, &ReceiveOptions::on(loopback()), &mut collector).unwrap();
     assert_eq!((received.end, received.objects, received.spoilt), (End::Complete, 18, 2), "{received:?}");
@@ -337,7 +345,8 @@ fn what_somebody_waits_for_comes_before_the_rest_and_once_for_all() {
     config.bundle_blocks = BUNDLE_BLOCKS_ATTACHED;
     config.order = Some(vec![(3, 4)]);
     let server = SessionServer::start(config, names.clone(), 2, memory).unwrap();
-    let grants: Vec<_> = (0..3).map(|n| server.admit(&request(&format!("{n}"), 65536)).unwrap()).collect();
+    let grants: Vec<_> =
+        (0..3).map(|n| server.admit(&request(&format!("{n}"), 65536), HERE).unwrap()).collect();
     assert!(grants.iter().all(|grant| grant.order == Some(vec![(3, 4)])));
     let options = ReceiveOptions { scattered_bytes_max: 0, ..ReceiveOptions::on(loopback()) };
     thread::scope(|scope| {
@@ -366,14 +375,14 @@ fn eavesdrop(
 ) -> BTreeMap<u64, Vec<u8>> {
     let ear = GroupReceiver::join(config.group, &loopback(), None).unwrap();
     let server = SessionServer::start(config, names.to_vec(), 2, memory).unwrap();
-    let grant = server.admit(&request("member", 65536)).unwrap();
+    let grant = server.admit(&request("member", 65536), HERE).unwrap();
     let mut heard = BTreeMap::new();
     thread::scope(|scope| {
         let member = scope.spawn(|| fetch_all(&grant, &loopback(), names));
         let mut arrivals = Arrivals::default();
         while !member.is_finished() {
             while ear.receive(&mut arrivals).unwrap() {
-                let packets = arrivals.trains().flat_map(|(train, bytes)| train.chunks(bytes));
+                let packets = arrivals.trains().flat_map(|(_, train, bytes)| train.chunks(bytes));
                 for packet in packets.filter(|packet| packet[1] == 1) {
                     let sequence = u64::from_le_bytes(packet[16..24].try_into().unwrap());
                     let payload = packet[BLOCK_HEADER_BYTES..packet.len() - TAG_BYTES].to_vec();
@@ -415,10 +424,10 @@ fn other_versions_of_multicast_are_refused_by_both_sides() {
     let (names, memory) = objects(10, 5);
     let server = start("239.255.78.10:47810", &loopback(), &names, memory);
     let old = SessionRequest { multicast: 2, ..request("old", 65536) };
-    let refused = server.admit(&old).unwrap_err();
+    let refused = server.admit(&old, HERE).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
     assert!(base::chain(&refused).contains("version 3 of multicast, the receiver 2"), "{refused}");
-    let grant = SessionGrant { multicast: 2, ..server.admit(&request("new", 65536)).unwrap() };
+    let grant = SessionGrant { multicast: 2, ..server.admit(&request("new", 65536), HERE).unwrap() };
     let refused = receive(&grant, &ReceiveOptions::on(loopback()), &mut Collector::new(&names)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
 }
