@@ -43,6 +43,7 @@ pub(crate) struct Fetched {
     pub ended: f64,
     /// Its own report.
     pub report: Value,
+    output: String,
 }
 
 impl Fetched {
@@ -51,7 +52,20 @@ impl Fetched {
         ended.check().map_err(|error| format!("fetch: {error}"))?;
         let report = json_line(&ended.output, "fetched")?;
         let received = report["received_seconds"].as_f64().ok_or("no received_seconds in the report")?;
-        Ok(Self { began: ended.began, received: ended.began + received, ended: ended.ended, report })
+        Ok(Self {
+            began: ended.began,
+            received: ended.began + received,
+            ended: ended.ended,
+            report,
+            output: ended.output.clone(),
+        })
+    }
+
+    /// What it told its user meanwhile.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let lines = self.output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let notes = lines.filter(|line| line["type"] == "note");
+        notes.filter_map(|note| Some(note["message"].as_str()?.to_owned())).collect()
     }
 
     /// Payload bytes that did not come by multicast.
@@ -140,6 +154,15 @@ impl Room {
         let mut log = BufReader::new(child.stdout.take().expect("piped"));
         line_of(&mut log, "serving")?;
         Ok(Server { child, log, token, taken: None })
+    }
+
+    /// Kills a server, and starts it again from `repo`, with its old state.
+    pub(crate) fn kill_and_restart(&mut self, server: usize, repo: &Path) -> Result<()> {
+        let old = &mut self.servers[server].child;
+        old.kill()?;
+        old.wait()?;
+        self.servers[server] = self.serve(u32::try_from(server)?, repo, &[])?;
+        Ok(())
     }
 
     /// The hosts that do not serve.
