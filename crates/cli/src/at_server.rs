@@ -35,6 +35,7 @@ pub(crate) fn apply(global: &mut Global, command: &mut Command) -> Result<()> {
         | Command::Detach(_)
         | Command::Disks(_)
         | Command::Token(_) => {}
+        Command::Key(args) if args.is_of_repository() => return Err(refusal("key cut-over")),
         Command::Key(_) => {}
         Command::Verify(_) => {
             return Err(refusal("verify").hint(

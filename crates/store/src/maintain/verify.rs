@@ -22,6 +22,7 @@ use crate::objects::Copy;
 use crate::parallel::parallel;
 use crate::repository::Repository;
 use crate::versions::Numbers;
+use crate::versions::cut_over::Item;
 
 /// Leaf nodes whose chunks are verified together: limits memory, and gives enough work for many cores.
 const WINDOW_NODES: usize = 64;
@@ -178,7 +179,8 @@ impl<'a> Run<'a> {
         match read {
             Ok((sealed, size)) => {
                 self.roots.push((image.clone(), number, sealed.manifest.root, size));
-                let signers = self.signed(path, &reference, sealed.signed(), vec![reference.clone()]);
+                let item = Item::Version(number);
+                let signers = self.signed(path, &reference, item, sealed.signed(), vec![reference.clone()]);
                 self.count_signers(&signers);
             }
             Err(error) => self.damage(path, &error, vec![reference]),
@@ -191,13 +193,14 @@ impl<'a> Run<'a> {
         &self,
         path: String,
         reference: &Reference,
+        item: Item<'_>,
         signed: &Signed,
         concerned: Vec<Reference>,
     ) -> Vec<PublicKey> {
         let what = format!("`{reference}`");
         let signers = signed.signers().map_err(|error| error.within(format!("check {what}")));
         let checked = signers.and_then(|signers| {
-            self.repository.check_signed(&what, signed)?;
+            self.repository.check_signed(&what, reference.image(), item, signed)?;
             Ok(signers)
         });
         checked.unwrap_or_else(|error| {
@@ -233,7 +236,8 @@ impl<'a> Run<'a> {
         };
         let read = self.repository.newest_move(image, tag).and_then(|newest| {
             let Some((newest, signed)) = newest else { return Ok(()) };
-            self.signed(path.clone(), &reference, &signed, Vec::new());
+            let item = Item::Move(tag, newest.number());
+            self.signed(path.clone(), &reference, item, &signed, Vec::new());
             if newest.is_away() { Ok(()) } else { self.repository.look(&reference).map(drop) }
         });
         if let Err(error) = read {
