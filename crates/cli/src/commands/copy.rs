@@ -8,7 +8,7 @@ use store::{Copier, ImageName, Reference, Repository};
 
 use super::Context;
 use crate::exit::{Exit, Failure, Result};
-use crate::repository;
+use crate::{repository, version};
 
 /// Copy versions into another repository
 ///
@@ -79,8 +79,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     if args.without_signature {
         copier = copier.without_signatures();
     }
+    let place = repository::place(&context.global)?;
     for version in versions {
-        let done = copier.copy(&version).map_err(explain)?;
+        let number = version::sight(context, &from, &place, &version)?.manifest.number;
+        let exactly = Reference::Version(version.image().clone(), number);
+        let done = copier.copy(&exactly).map_err(explain)?;
         let number = done.manifest.number;
         let record = json!({
             "type": "copied", "from": version.to_string(), "image": image.as_str(), "number": number,

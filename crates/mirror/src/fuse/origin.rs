@@ -7,26 +7,40 @@ use base::{Error, ErrorKind, Result};
 use image::Manifest;
 use store::{ImageName, Reference, Stamp, TagName};
 
-use crate::images::Images;
+use crate::images::{Images, Sighting};
 use crate::{Commit, CommitOptions, Mirror};
 
 /// See the module. Calls fail with `NotFound` if there is no such image, version or tag.
 pub struct Origin {
     places: Vec<Arc<dyn Images>>,
     stamp: Box<dyn Fn() -> Stamp + Send + Sync>,
+    watch: Box<Watch>,
 }
+
+/// Called with the index of the place that has a version, before the version is used. May refuse it.
+pub type Watch = dyn Fn(usize, &Reference, &Sighting) -> Result<()> + Send + Sync;
 
 impl Origin {
     /// The first of `places` that has an image or version is used. Commits always go to the first place. `stamp`
     /// says who commits and when.
     pub fn new(places: Vec<Arc<dyn Images>>, stamp: impl Fn() -> Stamp + Send + Sync + 'static) -> Self {
-        Self { places, stamp: Box::new(stamp) }
+        Self { places, stamp: Box::new(stamp), watch: Box::new(|_, _, _| Ok(())) }
+    }
+
+    /// The same, where `watch` sees every version that is looked up.
+    #[must_use]
+    pub fn watched_by(self, watch: Box<Watch>) -> Self {
+        Self { watch, ..self }
     }
 
     fn first<T>(&self, ask: impl Fn(&dyn Images) -> Result<T>) -> Result<T> {
+        self.first_at(|_, place| ask(place))
+    }
+
+    fn first_at<T>(&self, ask: impl Fn(usize, &dyn Images) -> Result<T>) -> Result<T> {
         let mut first = None;
-        for place in &self.places {
-            match ask(place.as_ref()) {
+        for (index, place) in self.places.iter().enumerate() {
+            match ask(index, place.as_ref()) {
                 Ok(found) => return Ok(found),
                 Err(error) => match error.kind() {
                     ErrorKind::NotFound
@@ -65,7 +79,11 @@ impl Origin {
 
     /// The manifest of a version. If only some keys are trusted, one of them must have signed it.
     pub fn resolve(&self, reference: &Reference) -> Result<Manifest> {
-        let found = self.first(|place| place.find(reference));
+        let found = self.first_at(|index, place| {
+            let found = place.sight(reference)?;
+            (self.watch)(index, reference, &found)?;
+            Ok(found.version)
+        });
         found.map(|found| found.manifest).map_err(|error| error.within(format!("look up `{reference}`")))
     }
 
