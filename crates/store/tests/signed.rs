@@ -266,6 +266,32 @@ fn encrypted_repositories_with_one_key_refuse_what_was_signed_for_the_other() {
 }
 
 #[test]
+fn a_cut_over_of_an_encrypted_repository_is_encrypted_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = store::Location::Folder(folder.path().join("repository"));
+    let encryption = image::EncryptionKey::from_bytes([7; 32]);
+    Repository::create_sealed(&location, &encryption).unwrap();
+    let open = |sign: Option<SigningKey>| {
+        let keys = Keys { sign, encryption: Some(encryption.clone()), trust: Some(trust(1)) };
+        Repository::open(&location).unwrap().with_keys(keys).unwrap()
+    };
+    let signing = open(Some(key(1)));
+    let manifest = image::Manifest { repository: None, ..publish(&signing, "debian", 3) };
+    let older = signing.cipher().encrypt_manifest(manifest.encode(Some(&key(1))).unwrap()).unwrap();
+    std::fs::write(folder.path().join("repository").join(version("debian", 1)), older).unwrap();
+    let resolve = || kind(open(None).resolve(&reference("debian")));
+    assert_eq!(resolve(), Err(ErrorKind::Refused));
+    assert_eq!(signing.cut_over(&image("debian"), &stamp()).unwrap().last, 1);
+    assert_eq!(resolve(), Ok(()));
+    let record = open(None).cut_over_record(&image("debian")).unwrap();
+    let text = String::from_utf8(record.to_vec()).unwrap();
+    assert!(text.contains("\"record\":\"sealed\"") && !text.contains("versions"), "{text}");
+    assert_eq!(open(None).verify(&Scope::All, &NoProgress).unwrap().damaged, []);
+    // Without the key it is checked as far as possible.
+    assert_eq!(Repository::open(&location).unwrap().verify(&Scope::All, &NoProgress).unwrap().damaged, []);
+}
+
+#[test]
 fn what_names_no_repository_counts_only_up_to_a_signed_cut_over() {
     let records = Records::default();
     let resolve = |name: &str| kind(trusting(&records, 1).resolve(&reference(name)));
