@@ -96,3 +96,49 @@ impl Origin {
         disk.commit(place.as_ref(), image, &CommitOptions::new(&(self.stamp)()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use image::ChunkSize;
+    use store::{Location, Repository, Shape};
+
+    use super::*;
+
+    fn stamp() -> Stamp {
+        Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "test".to_owned() }
+    }
+
+    /// Versions 1 to `count` of `web`.
+    fn place(count: u64) -> Arc<dyn Images> {
+        let repository = Repository::create(&Location::Memory).unwrap();
+        let image: ImageName = "web".parse().unwrap();
+        let chunk = ChunkSize::from_log2(16).unwrap();
+        let shape = Shape { size_bytes: 1 << 20, chunk, logical_sector_bytes: 512 };
+        repository.blob(&image).create(&shape, &stamp()).unwrap();
+        for _ in 1..count {
+            repository.blob(&image).write(0, b"x", &stamp()).unwrap();
+        }
+        Arc::new(repository)
+    }
+
+    #[test]
+    fn a_version_that_the_watch_refuses_is_not_looked_for_elsewhere() {
+        let places = vec![place(1), place(3)];
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let watch = move |index: usize, reference: &Reference, found: &Sighting| {
+            count.fetch_add(1, Relaxed);
+            let is_older = index == 0 && matches!(reference, Reference::Newest(_));
+            let older = || Error::new(ErrorKind::Refused, format!("{}", found.version.manifest.number));
+            if is_older { Err(older()) } else { Ok(()) }
+        };
+        let origin = Origin::new(places, stamp).watched_by(Box::new(watch));
+        let resolve = |name: &str| origin.resolve(&name.parse().unwrap());
+        assert_eq!(resolve("web").unwrap_err().kind(), ErrorKind::Refused);
+        assert_eq!(asked.load(Relaxed), 1);
+        assert_eq!(resolve("web@1").unwrap().number, 1);
+        assert_eq!(resolve("web@3").unwrap().number, 3, "what the first place does not have");
+    }
+}
