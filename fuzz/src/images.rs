@@ -102,6 +102,7 @@ fn manifest(root: Root) -> Manifest {
         features: Vec::new(),
         image: "web".to_owned(),
         number: 3,
+        repository: None,
         parent: None,
         copied: None,
         commit: None,

@@ -44,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     words::REFERENCE,
     words::TOKEN,
     words::TAG,
+    words::CUT_OVER,
     words::KEYS,
     words::PIECES,
 ];

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use image::{Cipher, EncryptionKey, PublicKey, SigningKey, Trust};
 use net::pieces::Pieces;
-use store::{Keys, Location, Repository, Stamp};
+use store::{ImageName, Judge, Keys, Location, Repository, Stamp};
 
 use crate::Target;
 use crate::images;
@@ -80,7 +80,9 @@ fn take_tag(record: &[u8]) {
     let (image, tag) = ("web".parse().expect("a name"), "stable".parse().expect("a name"));
     for cipher in [Cipher::None, Cipher::Key(EncryptionKey::from_bytes([7; 32]))] {
         let record = Bytes::copy_from_slice(record);
-        let _ = store::read_tag(&image, &tag, record, &cipher, &Trust::default());
+        let none = |_: &ImageName| Err(base::Error::new(base::ErrorKind::NotFound, "there is none"));
+        let judge = Judge { trust: &Trust::default(), repository: "", cipher: &cipher, cut_over: &none };
+        let _ = judge.tag(&image, &tag, record);
     }
 }
 
@@ -97,13 +99,47 @@ fn tag_record(keys: Keys) -> Vec<u8> {
     repository.tag_record(&image, &tag).expect("just made").to_vec()
 }
 
+/// Cut-over records, which are read where an older program signed something.
+pub(crate) const CUT_OVER: Target = Target {
+    name: "cut_over",
+    seeds: || {
+        let keys = Keys { sign: Some(SigningKey::from_bytes(&[7; 32])), ..Keys::default() };
+        let repository = Repository::create(&Location::Memory).and_then(|made| made.with_keys(keys));
+        let repository = repository.expect("memory takes it");
+        let image = "debian".parse().expect("a name");
+        repository.publish(&image, images::draft(&repository, repository.cipher())).expect("all is there");
+        let stamp = Stamp { created: "2026-11-20T14:00:00Z".to_owned(), creator: "fuzz".to_owned() };
+        repository.cut_over(&image, &stamp).expect("there is a key");
+        vec![repository.cut_over_record(&image).expect("just made").to_vec(), ACCEPTING.to_vec()]
+    },
+    take: |input| {
+        // The key of the golden repositories.
+        let mut trust = Trust::default();
+        trust.add((&SigningKey::from_bytes(&[1; 32])).into(), "golden");
+        let record = |_: &ImageName| Ok(Bytes::copy_from_slice(input));
+        let repository = "476ace1d8a2f593f6fac4c30f15b5d09";
+        let judge = Judge { trust: &trust, repository, cipher: &Cipher::None, cut_over: &record };
+        let (image, tag) = ("debian".parse().expect("a name"), "stable".parse().expect("a name"));
+        let _ = judge.tag(&image, &tag, Bytes::from_static(OLDER));
+    },
+};
+
+/// A move of a tag that an older program signed, and the record that accepts it.
+const OLDER: &[u8] =
+    include_bytes!("../../golden/repository/v1/named/tags/debian/stable/00000000000000000001");
+const ACCEPTING: &[u8] =
+    include_bytes!("../../golden/repository/v1/named/cut-overs/debian/00000000000000000001");
+
 /// Files of keys.
 pub(crate) const KEYS: Target = Target {
     name: "keys",
     seeds: || {
         let key = SigningKey::from_bytes(&[7; 32]);
         let public = PublicKey::from(&key);
-        texts(&[&image::signature::signing_key_to_text(&key), &format!("# who\n{public} lab\n{public}")])
+        texts(&[
+            &image::signature::signing_key_to_text(&key),
+            &format!("# who\n{public} lab\n{public} repository=0123456789abcdef0123456789abcdef lab"),
+        ])
     },
     take: |input| {
         if let Ok(text) = std::str::from_utf8(input) {

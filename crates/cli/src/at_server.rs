@@ -35,6 +35,7 @@ pub(crate) fn apply(global: &mut Global, command: &mut Command) -> Result<()> {
         | Command::Detach(_)
         | Command::Disks(_)
         | Command::Token(_) => {}
+        Command::Key(args) if args.is_of_repository() => return Err(refusal("key cut-over")),
         Command::Key(_) => {}
         Command::Verify(args) if args.repair.is_some() => {
             let hint = "`diskcast verify` finds damage through a server; run `diskcast verify --repair` where \

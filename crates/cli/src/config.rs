@@ -12,7 +12,7 @@ const SYSTEM: &str = "/etc/diskcast/config.toml";
 const VARIABLE: &str = "DISKCAST_CONFIG";
 /// Options that a file may set, by their long names.
 const SETTINGS: &[&str] =
-    &["repo", "token-file", "trust", "encryption-key", "cache", "cache-size", "interface", "state"];
+    &["repo", "token-file", "trust", "encryption-key", "cache", "cache-size", "interface", "seen", "state"];
 
 /// Values of options, by their long names.
 #[derive(Debug, Default, PartialEq, Eq)]

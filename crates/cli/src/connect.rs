@@ -82,9 +82,18 @@ pub(crate) fn writer(server: &str, access: &ServerAccess, context: &Context, sea
 
 /// The images that a command changes: on the server if one is named, else in the local repository.
 pub(crate) fn images(context: &Context, there: &There) -> Result<Box<dyn Images>> {
+    images_at(context, there).map(|(images, _)| images)
+}
+
+/// [`images`], and where they are.
+pub(crate) fn images_at(context: &Context, there: &There) -> Result<(Box<dyn Images>, String)> {
     Ok(match &there.to {
-        Some(server) => Box::new(writer(server, &there.access, context, false)?),
-        None => Box::new(repository::open(&context.global)?),
+        Some(server) => {
+            let client = writer(server, &there.access, context, false)?;
+            let url = client.url().to_owned();
+            (Box::new(client), url)
+        }
+        None => (Box::new(repository::open(&context.global)?), repository::place(&context.global)?),
     })
 }
 

@@ -5,7 +5,8 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use image::signature::signing_key_from_text;
-use image::{EncryptionKey, PublicKey, Signed, SigningKey, Trust};
+use image::{EncryptionKey, PublicKey, SignedManifest, SigningKey, Trust};
+use mirror::Images;
 use net::client::Client;
 use store::Repository;
 
@@ -110,24 +111,30 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// If the options name trusted keys: `Refused` unless one of them signed `what`; only a warning with
-/// `--allow-untrusted`.
-pub(crate) fn judge(context: &Context, what: &dyn Display, signed: &Signed) -> Result<()> {
+/// With `--allow-untrusted`: a warning unless a trusted key signed `version`. Without it, [`Images::find`] checked.
+pub(crate) fn warn(
+    context: &Context,
+    images: &dyn Images,
+    what: &dyn Display,
+    version: &SignedManifest,
+) -> Result<()> {
     let options = &context.global.keys;
-    let Some(trust) = trust(options)? else { return Ok(()) };
-    match trust.check(&format_args!("`{what}`"), signed) {
-        Err(error) if options.allow_untrusted => {
-            context.output.warning(&format!("{}: used all the same", base::chain(&error)));
-            Ok(())
-        }
-        checked => checked.map_err(explain),
+    let Some(trust) = trust(options)?.filter(|_| options.allow_untrusted) else { return Ok(()) };
+    if let Err(error) = images.judge(&format_args!("`{what}`"), version, &trust) {
+        context.output.warning(&format!("{}: used all the same", base::chain(&error)));
     }
+    Ok(())
 }
 
 /// Adds a hint to the failure for a missing trusted signature.
 pub(crate) fn explain(error: impl Into<Failure>) -> Failure {
     let failure = error.into();
-    if failure.exit == Exit::Refused {
+    if failure.exit == Exit::Refused && failure.message.contains("signed by an older program") {
+        failure.hint(
+            "`diskcast key cut-over --sign-key FILE` accepts what was signed so far; --allow-untrusted takes it with a \
+             warning",
+        )
+    } else if failure.exit == Exit::Refused {
         failure.hint("--trust names the keys that are trusted; --allow-untrusted takes it with a warning")
     } else {
         failure

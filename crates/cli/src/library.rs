@@ -47,6 +47,14 @@ impl Library {
         }
     }
 
+    /// Where they are.
+    pub(crate) fn place(&self, context: &Context) -> Result<String> {
+        match self {
+            Self::Here(_) => repository::place(&context.global),
+            Self::There(there, _) => Ok(there.url().to_owned()),
+        }
+    }
+
     /// As the source of their objects.
     pub(crate) fn objects(&self) -> &dyn ObjectSource {
         match self {

@@ -16,6 +16,7 @@ mod keys;
 mod library;
 mod notify;
 mod repository;
+mod seen;
 mod source;
 mod target;
 mod ui;

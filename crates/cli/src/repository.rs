@@ -185,6 +185,22 @@ pub(crate) fn absolute_location(global: &Global) -> Result<(String, bool)> {
     }
 }
 
+/// The repository's location, as nothing else on this machine has it: an absolute path, or a URL and its endpoint.
+pub(crate) fn place(global: &Global) -> Result<String> {
+    let (location, is_folder) = absolute_location(global)?;
+    let endpoint =
+        ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].iter().find_map(|name| std::env::var(name).ok());
+    Ok(match endpoint.filter(|_| !is_folder) {
+        Some(endpoint) => format!("{location} at {endpoint}"),
+        None => location,
+    })
+}
+
+/// Default file of what this machine has seen.
+pub(crate) fn default_seen_file() -> Result<PathBuf> {
+    Ok(data_folder()?.join("seen.json"))
+}
+
 /// `/var/lib/diskcast` for root, `$XDG_DATA_HOME/diskcast` for other users.
 fn data_folder() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {

@@ -7,23 +7,42 @@ use store::Reference;
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::keys;
+use crate::seen::Seen;
 
 /// A name is taken for a typing error if it differs by one in this many characters (Damerau and Levenshtein).
 const CHARACTERS_PER_ERROR: usize = 3;
 /// Most names that a hint lists.
 const LISTED_MAX: usize = 8;
 
-/// Returns the version that `images` has for `reference`. Warns if no trusted key signed it but that is allowed, and
-/// if its disk was in use or changed while it was captured.
-pub(crate) fn find(context: &Context, images: &dyn Images, reference: &Reference) -> Result<SignedManifest> {
-    let version = images.find(reference).map_err(|error| missing(images, reference, keys::explain(error)))?;
-    keys::judge(context, reference, version.signed())?;
+/// Returns the version that `images`, which are at `place`, have for `reference`. If keys are trusted, one of them
+/// signed it, and it is not older than what this machine saw there. Warns if no trusted key signed it but that is
+/// allowed, and if its disk was in use or changed while it was captured.
+pub(crate) fn find(
+    context: &Context,
+    images: &dyn Images,
+    place: &str,
+    reference: &Reference,
+) -> Result<SignedManifest> {
+    let version = sight(context, images, place, reference)?;
     let SignedManifest { manifest, .. } = &version;
     for how in &manifest.disk.live {
         let name = format!("{}@{}", manifest.image, manifest.number);
         context.output.warning(&format!("{name} is of no single moment: its disk {how}"));
     }
     Ok(version)
+}
+
+/// [`find`] without the warning about the disk.
+pub(crate) fn sight(
+    context: &Context,
+    images: &dyn Images,
+    place: &str,
+    reference: &Reference,
+) -> Result<SignedManifest> {
+    let found = images.sight(reference).map_err(|error| missing(images, reference, keys::explain(error)))?;
+    keys::warn(context, images, reference, &found.version)?;
+    Seen::of(context).check(place, reference, &found)?;
+    Ok(found.version)
 }
 
 /// Adds what there is instead to a failure to find `reference`. That it cannot be asked for is no further failure.

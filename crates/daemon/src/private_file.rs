@@ -10,7 +10,7 @@ use base::{Error, ErrorKind, Result};
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Makes the folder at `path` with mode 0700 if it is missing.
-pub(crate) fn make_folder(path: &Path) -> Result<()> {
+pub fn make_folder(path: &Path) -> Result<()> {
     let failed =
         |error| Error::from_source(ErrorKind::Io, format!("make the folder `{}`", path.display()), error);
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)
@@ -59,7 +59,7 @@ pub(crate) fn read_open(path: &Path, file: File) -> Result<Vec<u8>> {
 
 /// Writes `text` to the file at `path`, which has mode 0600 afterwards, also if it existed. A concurrent reader sees
 /// the old or the new content, never a mixture. Special files (`/dev/stdout`) are written directly.
-pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
     let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file());
     let write = || -> std::io::Result<()> {
         if !is_special {

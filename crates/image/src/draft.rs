@@ -16,6 +16,7 @@ impl Manifest {
             image: image.to_owned(),
             number: 0,
             nonce: String::new(),
+            repository: None,
             parent: None,
             copied: None,
             commit: None,

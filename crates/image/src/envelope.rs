@@ -56,7 +56,9 @@ impl SignedManifest {
         if reader.remaining() != Digest::BYTES {
             return Err(Error::corrupt("the length of a manifest does not match its header"));
         }
-        Ok(Self { manifest: Manifest::from_body(body)?, signed: Signed::new(digest_of(body), signatures) })
+        let manifest = Manifest::from_body(body)?;
+        let signed = Signed::new(digest_of(body), manifest.repository.clone(), signatures);
+        Ok(Self { manifest, signed })
     }
 
     /// The manifest's digest, which names this version. It does not depend on the signatures.

@@ -42,7 +42,7 @@ pub use node::Child;
 pub use object::{ObjectKind, ObjectRef, Verified};
 pub use objects::{MemoryObjects, ObjectSink, ObjectSource};
 pub use progress::{NoProgress, Progress, Stage};
-pub use signature::{PublicKey, Signature, Signed, Trust};
+pub use signature::{Binding, PublicKey, Signature, Signed, Trust};
 pub use source_record::SourceRecord;
 pub use tree::{DecryptedNodes, Difference, Differences, LeafRun, Leaves, Root, TreeBuilder, TreeEditor};
 

@@ -38,6 +38,10 @@ pub struct Manifest {
     /// another writer's with equal content. Empty in a draft.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub nonce: String,
+    /// The id of the repository that it was published in, so that a signature counts nowhere else. `None` in a draft,
+    /// and in what older programs published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
     /// The version that this one was made from.
     #[serde(default)]
     pub parent: Option<Parent>,

@@ -1,7 +1,8 @@
 //! Signatures of manifests and records, and the lists of keys that a client trusts. Ed25519 (RFC 8032).
 //!
 //! Signatures sign a digest. Each kind of item has its own BLAKE3 context for this digest, so a signature of a
-//! manifest is never valid for a record. Key files are text; `formats/repository.md`, "Keys", specifies them.
+//! manifest is never valid for a record. What is signed names the repository that it is for. Key files are text;
+//! `formats/repository.md`, "Keys", specifies them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +17,10 @@ pub const SIGNATURES_MAX: usize = 16;
 pub(crate) const TRUSTED_MAX: usize = 1024;
 
 const ALGORITHM: &str = "ed25519";
+/// Begins the word in a line of a trusted key that names the repository it is trusted in.
+const IN_REPOSITORY: &str = "repository=";
+/// Digits of a repository's id.
+const ID_DIGITS: usize = 32;
 
 /// A public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,18 +105,20 @@ impl Signature {
     }
 }
 
-/// The digest of a manifest or record, and the signatures that were stored with it. They are not verified yet.
+/// The digest of a manifest or record, the repository that it says it is for, and the signatures that were stored
+/// with it. They are not verified yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signed {
     digest: Digest,
+    repository: Option<String>,
     signatures: Vec<Signature>,
 }
 
 impl Signed {
-    /// A digest and the signatures that were stored with it.
+    /// A digest, the id of the repository that what it covers names, and the signatures that were stored with it.
     #[must_use]
-    pub fn new(digest: Digest, signatures: Vec<Signature>) -> Self {
-        Self { digest, signatures }
+    pub fn new(digest: Digest, repository: Option<String>, signatures: Vec<Signature>) -> Self {
+        Self { digest, repository, signatures }
     }
 
     /// The digest that the signatures should sign.
@@ -128,9 +135,29 @@ impl Signed {
         }
     }
 
+    /// Whether there is any signature, valid or not.
+    #[must_use]
+    pub fn has_signatures(&self) -> bool {
+        !self.signatures.is_empty()
+    }
+
     /// The keys that are claimed to have signed the digest, not verified.
     pub fn claims(&self) -> impl Iterator<Item = PublicKey> + '_ {
         self.signatures.iter().map(Signature::key)
+    }
+
+    /// What valid signatures of it bind it to, for a reader in `repository`. `Refused` if that is another repository.
+    fn binding(&self, what: &dyn fmt::Display, repository: &str) -> Result<Binding> {
+        match &self.repository {
+            None => Ok(Binding::Nothing),
+            Some(id) if id == repository => Ok(Binding::Repository),
+            Some(other) => {
+                let shown: String = other.escape_debug().take(ID_DIGITS).collect();
+                let text =
+                    format!("{what} is signed for the repository {shown}, not for this one ({repository})");
+                Err(Error::new(ErrorKind::Refused, text))
+            }
+        }
     }
 }
 
@@ -139,23 +166,47 @@ fn not_its_own(forged: &Signature) -> Error {
     Error::new(ErrorKind::Corrupt, text)
 }
 
+/// What a signature by a trusted key binds its content to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Binding {
+    /// To the repository that was asked about.
+    Repository,
+    /// To no repository: an older program made it. It counts only if the repository has a signed cut-over record that
+    /// lists it.
+    Nothing,
+}
+
 /// A list of trusted keys, each with a name for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trust {
-    keys: Vec<(PublicKey, String)>,
+    keys: Vec<Trusted>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Trusted {
+    key: PublicKey,
+    /// Id of the only repository in which this entry counts; `None` for all.
+    repository: Option<String>,
+    name: String,
 }
 
 impl Trust {
-    /// Adds a key. If the list already has it, it keeps its name.
+    /// Adds a key that is trusted in every repository. If the list already has that, it keeps its name.
     pub fn add(&mut self, key: PublicKey, name: &str) {
-        if self.name_of(key).is_none() {
-            self.keys.push((key, name.to_owned()));
+        self.push(Trusted { key, repository: None, name: name.to_owned() });
+    }
+
+    fn push(&mut self, new: Trusted) {
+        let same = |known: &Trusted| (known.key, &known.repository) == (new.key, &new.repository);
+        if !self.keys.iter().any(same) {
+            self.keys.push(new);
         }
     }
 
     /// Adds the keys of `other`. `Refused` if the list has more than [`TRUSTED_MAX`] keys then.
     pub fn add_all(&mut self, other: &Self) -> Result<()> {
-        other.keys.iter().for_each(|(key, name)| self.add(*key, name));
+        other.keys.iter().for_each(|entry| self.push(entry.clone()));
         if self.keys.len() > TRUSTED_MAX {
             return Err(Error::new(ErrorKind::Refused, format!("more than {TRUSTED_MAX} trusted keys")));
         }
@@ -171,17 +222,25 @@ impl Trust {
     /// The name of `key` in this list, which may be empty; `None` if the key is not trusted.
     #[must_use]
     pub fn name_of(&self, key: PublicKey) -> Option<&str> {
-        self.keys.iter().find(|(known, _)| *known == key).map(|(_, name)| name.as_str())
+        self.keys.iter().find(|known| known.key == key).map(|known| known.name.as_str())
     }
 
-    /// Succeeds if at least one trusted key signed `signed`; `what` names the item in errors. Otherwise `Corrupt` if
-    /// a signature claims to be by a trusted key and is not valid; `Refused` if no trusted key signed.
-    pub fn check(&self, what: &dyn fmt::Display, signed: &Signed) -> Result<()> {
-        let claims = signed.signatures.iter().filter(|signature| self.name_of(signature.key()).is_some());
+    /// Whether `key` is trusted in the repository with the id `repository`.
+    fn counts_in(&self, key: PublicKey, repository: &str) -> bool {
+        let counts = |entry: &Trusted| entry.repository.as_deref().is_none_or(|only| only == repository);
+        self.keys.iter().any(|entry| entry.key == key && counts(entry))
+    }
+
+    /// Succeeds if at least one key that is trusted in the repository with the id `repository` signed `signed`, for
+    /// this repository or for none; the caller decides about the latter. `what` names the item in errors. Otherwise
+    /// `Corrupt` if a signature claims to be by a trusted key and is not valid; `Refused` if no trusted key signed, or
+    /// for another repository.
+    pub fn check(&self, what: &dyn fmt::Display, signed: &Signed, repository: &str) -> Result<Binding> {
+        let claims = signed.signatures.iter().filter(|made| self.counts_in(made.key(), repository));
         let mut forged = None;
         for signature in claims {
             if signature.is_of(&signed.digest) {
-                return Ok(());
+                return signed.binding(what, repository);
             }
             forged = Some(signature);
         }
@@ -191,6 +250,9 @@ impl Trust {
         let others: Vec<_> = signed.claims().map(PublicKey::short).collect();
         let why = match others.as_slice() {
             [] => "is not signed".to_owned(),
+            keys if signed.claims().any(|key| self.name_of(key).is_some()) => {
+                format!("is signed by {}, which is trusted in other repositories only", keys.join(", "))
+            }
             keys => format!("is signed by {}, which is not trusted", keys.join(", ")),
         };
         Err(Error::new(ErrorKind::Refused, format!("{what} {why}")))
@@ -200,9 +262,10 @@ impl Trust {
 impl FromStr for Trust {
     type Err = Error;
 
-    /// Reads lines `ed25519 <64 hexadecimal digits> [name]`. Skips empty lines and lines that begin with `#`.
-    /// `Corrupt` with the line's number for any other line; `Corrupt` if the digits are not a key; `Refused` if there
-    /// are more than [`TRUSTED_MAX`] keys.
+    /// Reads lines `ed25519 <64 hexadecimal digits> [repository=<id>] [name]`. A key with an id is trusted in that
+    /// repository only, a key without in all. Skips empty lines and lines that begin with `#`. `Corrupt` with the
+    /// line's number for any other line; `Corrupt` if the digits are not a key; `Refused` if there are more than
+    /// [`TRUSTED_MAX`] keys.
     fn from_str(text: &str) -> Result<Self> {
         let mut trust = Self::default();
         for (index, line) in text.lines().enumerate() {
@@ -210,22 +273,37 @@ impl FromStr for Trust {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let mut words = line.splitn(3, ' ');
-            let bytes = match (words.next(), words.next().map(str::parse::<Digest>)) {
-                (Some(ALGORITHM), Some(Ok(bytes))) => bytes,
-                _ => {
-                    let text =
-                        format!("line {}: expected `{ALGORITHM} <64 hexadecimal digits> [name]`", index + 1);
-                    return Err(Error::new(ErrorKind::Corrupt, text));
-                }
-            };
-            trust.add(PublicKey::from_bytes(&bytes.0)?, words.next().unwrap_or_default().trim());
+            let trusted = trusted(line)?.ok_or_else(|| {
+                let form = format!("{ALGORITHM} <64 hexadecimal digits> [{IN_REPOSITORY}<id>] [name]");
+                Error::new(ErrorKind::Corrupt, format!("line {}: expected `{form}`", index + 1))
+            })?;
+            trust.push(trusted);
             if trust.keys.len() > TRUSTED_MAX {
                 return Err(Error::new(ErrorKind::Refused, format!("more than {TRUSTED_MAX} keys")));
             }
         }
         Ok(trust)
     }
+}
+
+/// The trusted key in a line; `None` if the line has another form.
+fn trusted(line: &str) -> Result<Option<Trusted>> {
+    let mut words = line.splitn(3, ' ');
+    let (Some(ALGORITHM), Some(Ok(bytes))) = (words.next(), words.next().map(str::parse::<Digest>)) else {
+        return Ok(None);
+    };
+    let rest = words.next().unwrap_or_default().trim();
+    let (repository, name) = match rest.strip_prefix(IN_REPOSITORY) {
+        None => (None, rest),
+        Some(rest) => {
+            let (id, name) = rest.split_once(' ').unwrap_or((rest, ""));
+            if id.len() != ID_DIGITS || !id.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
+                return Ok(None);
+            }
+            (Some(id.to_owned()), name.trim())
+        }
+    };
+    Ok(Some(Trusted { key: PublicKey::from_bytes(&bytes.0)?, repository, name: name.to_owned() }))
 }
 
 /// Reads a signing key from the text of its file: PKCS #8 in PEM (RFC 8410), as `openssl genpkey -algorithm ed25519`
@@ -247,12 +325,20 @@ pub fn signing_key_to_text(key: &SigningKey) -> String {
 mod tests {
     use super::*;
 
+    const HERE: &str = "0123456789abcdef0123456789abcdef";
+    const THERE: &str = "fedcba9876543210fedcba9876543210";
+
     fn key(seed: u8) -> SigningKey {
         SigningKey::from_bytes(&[seed; 32])
     }
 
     fn signed(digest: Digest, keys: &[u8], of: Digest) -> Signed {
-        Signed::new(digest, keys.iter().map(|&seed| Signature::make(&key(seed), &of)).collect())
+        signed_for(None, digest, keys, of)
+    }
+
+    fn signed_for(repository: Option<&str>, digest: Digest, keys: &[u8], of: Digest) -> Signed {
+        let signatures = keys.iter().map(|&seed| Signature::make(&key(seed), &of)).collect();
+        Signed::new(digest, repository.map(str::to_owned), signatures)
     }
 
     #[test]
@@ -260,14 +346,35 @@ mod tests {
         let (this, other) = (Digest::of(b"this"), Digest::of(b"other"));
         let mut trust = Trust::default();
         trust.add((&key(1)).into(), "one");
-        let judge = |signed: &Signed| trust.check(&"it", signed).map_err(|error| error.kind());
-        assert_eq!(judge(&signed(this, &[1], this)), Ok(()));
-        assert_eq!(judge(&signed(this, &[2, 1], this)), Ok(()));
+        let judge = |signed: &Signed| trust.check(&"it", signed, HERE).map_err(|error| error.kind());
+        assert_eq!(judge(&signed(this, &[1], this)), Ok(Binding::Nothing));
+        assert_eq!(judge(&signed(this, &[2, 1], this)), Ok(Binding::Nothing));
+        assert_eq!(judge(&signed_for(Some(HERE), this, &[1], this)), Ok(Binding::Repository));
+        assert_eq!(judge(&signed_for(Some(THERE), this, &[1], this)), Err(ErrorKind::Refused));
         assert_eq!(judge(&signed(this, &[], this)), Err(ErrorKind::Refused));
         assert_eq!(judge(&signed(this, &[2], this)), Err(ErrorKind::Refused));
         assert_eq!(judge(&signed(this, &[1], other)), Err(ErrorKind::Corrupt));
         assert_eq!(signed(this, &[2, 1], this).signers().unwrap().len(), 2);
         assert_eq!(signed(this, &[2], other).signers().unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_key_can_be_trusted_in_one_repository_only() {
+        let this = Digest::of(b"this");
+        let one = PublicKey::from(&key(1));
+        let trust: Trust = format!("{one} repository={HERE} of the lab\n").parse().unwrap();
+        assert_eq!(trust.name_of(one), Some("of the lab"));
+        let judge = |id: &str| trust.check(&"it", &signed_for(Some(id), this, &[1], this), id);
+        assert_eq!(judge(HERE).unwrap(), Binding::Repository);
+        assert_eq!(judge(THERE).unwrap_err().kind(), ErrorKind::Refused);
+        let both: Trust = format!("{one} repository={HERE}\n{one} repository={THERE}").parse().unwrap();
+        for id in [HERE, THERE] {
+            let signed = signed_for(Some(id), this, &[1], this);
+            assert_eq!(both.check(&"it", &signed, id).unwrap(), Binding::Repository);
+        }
+        for bad in ["repository=", "repository=x", &format!("repository={}", HERE.to_uppercase())] {
+            assert_eq!(format!("{one} {bad}").parse::<Trust>().unwrap_err().kind(), ErrorKind::Corrupt);
+        }
     }
 
     #[test]

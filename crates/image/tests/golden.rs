@@ -14,8 +14,9 @@ use bytes::Bytes;
 use common::{build, manifest, random_extents, small};
 use image::node::Node;
 use image::{
-    ChunkExtents, ChunkRef, Cipher, Decoder, EncryptionKey, Leaf, Manifest, MemoryObjects, ObjectKind,
-    ObjectRef, ObjectSource, PublicKey, Run, SignedManifest, SigningKey, SourceRecord, Verified,
+    Binding, ChunkExtents, ChunkRef, Cipher, Decoder, EncryptionKey, Leaf, Manifest, MemoryObjects,
+    ObjectKind, ObjectRef, ObjectSource, PublicKey, Run, SignedManifest, SigningKey, SourceRecord, Trust,
+    Verified,
 };
 
 fn path(name: &str) -> PathBuf {
@@ -142,6 +143,25 @@ fn manifests_are_read_as_ever() {
     let read = SignedManifest::open(&stored).unwrap();
     assert_eq!(read.manifest, sample());
     assert_eq!(read.signed().signers().unwrap(), [PublicKey::from(&SigningKey::from_bytes(&[7; 32]))]);
+}
+
+#[test]
+fn manifests_that_name_their_repository_are_read_as_ever() {
+    let id = "000102030405060708090a0b0c0d0e0f".to_owned();
+    let named = Manifest { repository: Some(id.clone()), ..sample() };
+    let key = SigningKey::from_bytes(&[7; 32]);
+    let stored = golden("manifest-repository-v1", &named.encode(Some(&key)).unwrap());
+    let read = SignedManifest::open(&stored).unwrap();
+    assert_eq!(read.manifest, named);
+    let mut trust = Trust::default();
+    trust.add((&key).into(), "golden");
+    let bound = |manifest: &[u8], id: &str| {
+        let read = SignedManifest::open(manifest).unwrap();
+        trust.check(&"it", read.signed(), id).map_err(|error| error.kind())
+    };
+    assert_eq!(bound(&stored, &id), Ok(Binding::Repository));
+    assert_eq!(bound(&stored, &"f".repeat(32)), Err(ErrorKind::Refused));
+    assert_eq!(bound(&golden("manifest-v1", &sealed()), &id), Ok(Binding::Nothing));
 }
 
 /// A manifest that records its source disk, and that the disk was in use.

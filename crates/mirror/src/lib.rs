@@ -18,7 +18,7 @@ pub mod state;
 pub use attached::{
     Commit, CommitOptions, Damage, Join, Mirror, MirrorOptions, MulticastOptions, Onto, QuiesceHook, Waiting,
 };
-pub use images::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Written};
+pub use images::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Sighting, Written};
 pub use raw::RawDisk;
 pub use served::{Durability, ReadOnly, Served, Space, Status, StatusRun};
 pub use source::Source;

@@ -16,6 +16,7 @@ const NODES: &str = "nodes";
 const VERSIONS: &str = "versions";
 const REMOVED: &str = "removed";
 const TAGS: &str = "tags";
+const CUT_OVERS: &str = "cut-overs";
 const FLOORS: &str = "floors";
 const APPENDS: &str = "appends";
 const PROFILES: &str = "profiles";
@@ -31,7 +32,8 @@ pub(crate) const SLOTS: u8 = 8;
 
 /// The folders of all records except objects and `format`.
 pub(crate) fn record_folders() -> impl Iterator<Item = Path> {
-    let folders = [VERSIONS, REMOVED, FLOORS, TAGS, APPENDS, PROFILES, PROBES, LEASES, PRUNES, CANDIDATES];
+    let folders =
+        [VERSIONS, REMOVED, FLOORS, TAGS, CUT_OVERS, APPENDS, PROFILES, PROBES, LEASES, PRUNES, CANDIDATES];
     folders.into_iter().map(Path::from)
 }
 
@@ -110,6 +112,14 @@ pub(crate) fn tag_records(image: &ImageName, tag: &TagName) -> Path {
 
 pub(crate) fn tag_record(image: &ImageName, tag: &TagName, number: u64) -> Path {
     numbered(tag_records(image, tag), number)
+}
+
+pub(crate) fn cut_overs_of(image: &ImageName) -> Path {
+    Path::from_iter([CUT_OVERS, image.as_str()])
+}
+
+pub(crate) fn cut_over(image: &ImageName, number: u64) -> Path {
+    numbered(cut_overs_of(image), number)
 }
 
 pub(crate) fn all_appends() -> Path {

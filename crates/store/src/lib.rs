@@ -44,6 +44,6 @@ pub use profiles::{Profile, ProfileRun};
 pub use prune::{Overseer, PruneEvent, PruneOptions, PruneReport, Tally};
 pub use record::Stamp;
 pub use repository::{Keys, Repository, Setting};
-pub use versions::Removed;
 pub use versions::diff::{Change, Changed, Closeness, DiffTotals};
-pub use versions::tags::{Tag, read_tag};
+pub use versions::tags::{Tag, TagMove};
+pub use versions::{CutOverOf, CutOverReport, Found, Judge, Removed};

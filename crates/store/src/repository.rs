@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use image::cipher::CIPHER_NAME;
-use image::{Cipher, EncryptionKey, Signed, SigningKey, Trust};
+use image::{Cipher, EncryptionKey, SigningKey, Trust};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -238,13 +238,6 @@ impl Repository {
     #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.keys
-    }
-
-    /// Checks the signatures of `what`. `Refused` if no trusted key signed it, `Corrupt` if a signature is invalid.
-    pub(crate) fn check_signed(&self, what: &dyn std::fmt::Display, signed: &Signed) -> Result<()> {
-        let trust = self.keys.trust.as_ref();
-        let checked = trust.map_or(Ok(()), |trust| trust.check(what, signed));
-        checked.map_err(|error| error.within(format!("use {what}")))
     }
 
     /// 32 hexadecimal digits that identify this repository; copies of it have the same id.

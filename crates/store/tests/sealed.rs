@@ -19,7 +19,6 @@ use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use store::{
     Copier, Keys, Location, Overseer, PruneEvent, PruneOptions, Repository, Scope, Shape, Stamp, Why, Writer,
-    read_tag,
 };
 
 fn key(seed: u8) -> EncryptionKey {
@@ -284,9 +283,12 @@ fn a_sealed_tag_is_read_from_its_record_with_the_key() {
     let repository = bucket.locked().with_keys(Keys { sign, ..keys(1) }).unwrap();
     repository.tag(&debian, &stable, 2, &stamp()).unwrap();
     let record = repository.tag_record(&debian, &stable).unwrap();
-    let read =
-        |repository: &Repository| read_tag(&debian, &stable, record.clone(), repository.cipher(), &trust);
-    assert_eq!(read(&repository).unwrap().0, 2);
+    let read = |place: &Repository| {
+        place
+            .judged_by(&trust, |judge| judge.tag(&debian, &stable, record.clone()))
+            .map(|moved| moved.version)
+    };
+    assert_eq!(read(&repository).unwrap(), 2);
     assert_eq!(kind(read(&bucket.locked())), Err(ErrorKind::Refused));
     assert_eq!(kind(read(&Repository::create(&Location::Memory).unwrap())), Err(ErrorKind::Refused));
 }

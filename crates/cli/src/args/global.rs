@@ -62,4 +62,12 @@ pub(crate) struct Keys {
     /// Warn instead of rejecting what no trusted key signed
     #[arg(long, global = true)]
     pub allow_untrusted: bool,
+    /// Accept an older version, or an older move of a tag, than this machine has seen, and another repository at an
+    /// address that it knows; from then on it remembers these
+    #[arg(long, global = true)]
+    pub allow_older: bool,
+    /// File that remembers the newest versions that trusted keys signed, or `off` [default: seen.json in the system's
+    /// state folder for root, else in the user's data folder]
+    #[arg(long, global = true, value_name = "FILE|off", env = "DISKCAST_SEEN", hide_env_values = true)]
+    pub seen: Option<PathBuf>,
 }

@@ -271,6 +271,8 @@ fn global(here: &Global, settings: &Settings) -> Global {
         encryption_key: keys.encryption.clone(),
         trust: keys.trust.clone(),
         allow_untrusted: keys.allow_untrusted,
+        allow_older: here.keys.allow_older,
+        seen: here.keys.seen.clone(),
     };
     global
 }
@@ -400,16 +402,17 @@ fn first_that_has(
 ) -> Result<Manifest> {
     let from_repository = || {
         let repository = connected.repository.as_ref()?;
-        Some(version::find(context, &**repository, reference))
+        let place = repository::place(&context.global);
+        Some(place.and_then(|place| version::find(context, &**repository, &place, reference)))
     };
     let is_here = match &settings.repository {
         Some(_) => repository::absolute_location(&context.global)?.1,
         None => false,
     };
-    let from_servers = connected
-        .connections
-        .iter()
-        .map(|connection| version::find(context, &patient(context, settings, connection)?, reference));
+    let from_servers = connected.connections.iter().map(|connection| {
+        let client = patient(context, settings, connection)?;
+        version::find(context, &client, client.url(), reference)
+    });
     let before = is_here.then(from_repository).flatten();
     let behind = std::iter::once_with(|| if is_here { None } else { from_repository() }).flatten();
     let mut first = None;

@@ -8,7 +8,7 @@ use super::Context;
 use super::running::{self, What};
 use crate::args::{RunningDisk, There};
 use crate::exit::{Exit, Failure, Result};
-use crate::{connect, repository};
+use crate::{connect, repository, version};
 
 /// Create a new image that begins as a version of another
 ///
@@ -43,8 +43,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     };
     let from = repository::reference(&args.name)?;
     let image: ImageName = new.parse()?;
-    let images = connect::images(context, &args.there)?;
-    let version = images.find(&from)?.manifest.number;
+    let (images, place) = connect::images_at(context, &args.there)?;
+    let version = version::sight(context, &*images, &place, &from)?.manifest.number;
     let number = if context.global.dry_run {
         match if_found(images.find(&Reference::Newest(image.clone())))? {
             Some(_) => return Err(exists(&image)),

@@ -8,12 +8,13 @@ use store::{Copier, ImageName, Reference, Repository};
 
 use super::Context;
 use crate::exit::{Exit, Failure, Result};
-use crate::repository;
+use crate::{repository, version};
 
 /// Copy versions into another repository
 ///
 /// Sends only what is missing there. Content and digests stay the same; the version gets the next number there. A
-/// version that was copied before is recognised.
+/// version that was copied before is recognised. A signature is for one repository and number: --sign-key signs the
+/// copies anew.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -36,6 +37,9 @@ pub(crate) struct Args {
     /// Copy from an encrypted repository into an unencrypted one
     #[arg(long)]
     pub decrypt: bool,
+    /// Copy signed versions without a signature, if --sign-key names no key that signs the copies
+    #[arg(long)]
+    pub without_signature: bool,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -72,17 +76,36 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         ));
     }
     let mut copier = Copier::new(&from, &to, &image)?;
+    if args.without_signature {
+        copier = copier.without_signatures();
+    }
+    let place = repository::place(&context.global)?;
     for version in versions {
-        let done = copier.copy(&version)?;
+        let number = version::sight(context, &from, &place, &version)?.manifest.number;
+        let exactly = Reference::Version(version.image().clone(), number);
+        let done = copier.copy(&exactly).map_err(explain)?;
         let number = done.manifest.number;
         let record = json!({
             "type": "copied", "from": version.to_string(), "image": image.as_str(), "number": number,
             "known": done.known, "objects": done.objects, "bytes": done.bytes,
+            "lost_signature": done.lost_signature,
         });
         context.output.result(&record, || match done.known {
             true => format!("{version} is there already: {image}@{number}\n"),
-            false => format!("copied {version} as {image}@{number}, {} sent\n", show_bytes(done.bytes)),
+            false => {
+                let lost = if done.lost_signature { "; it has no signature there" } else { "" };
+                format!("copied {version} as {image}@{number}, {} sent{lost}\n", show_bytes(done.bytes))
+            }
         })?;
     }
     Ok(())
+}
+
+/// Adds a hint if a signed version can't be signed anew.
+fn explain(error: base::Error) -> Failure {
+    let failure = Failure::from(error);
+    match failure.message.contains("no key is given that signs the copy") {
+        true => failure.hint("--sign-key signs the copies; --without-signature copies without a signature"),
+        false => failure,
+    }
 }

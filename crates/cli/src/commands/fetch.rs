@@ -73,7 +73,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         stop.clone(),
         context.output,
     )?);
-    let version = version::find(context, &*client, &reference)?;
+    let version = version::find(context, &*client, client.url(), &reference)?;
     let manifest = &version.manifest;
     target::check(&args.target, manifest, args.writing.onto_source)?;
     if context.global.dry_run {

@@ -60,7 +60,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log: a damaged object that is found here is removed from the log.
     let library = Library::open_with_scrubs(context, &args.from)?;
     let reference = repository::reference(&args.name)?;
-    let version = version::find(context, library.images(), &reference)?.manifest;
+    let version = version::find(context, library.images(), &library.place(context)?, &reference)?.manifest;
     context.output.detail(&format!("version {}@{}", version.image, version.number));
     if args.target.as_os_str() == STDOUT {
         return match &library {

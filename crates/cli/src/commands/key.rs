@@ -7,7 +7,7 @@ use image::{EncryptionKey, PublicKey, SigningKey};
 use serde_json::json;
 
 use super::Context;
-use crate::exit::{Failure, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::{keys, repository};
 
 /// Make keys that sign versions and tags, or encrypt a repository
@@ -21,6 +21,13 @@ Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     pub what: KeyCommand,
+}
+
+impl Args {
+    /// Whether it works on a repository.
+    pub(crate) fn is_of_repository(&self) -> bool {
+        matches!(self.what, KeyCommand::CutOver { .. })
+    }
 }
 
 /// What to do with keys.
@@ -42,6 +49,15 @@ pub(crate) enum KeyCommand {
         /// File made by `diskcast key new` or `openssl genpkey -algorithm ed25519`
         file: PathBuf,
     },
+    /// Accept what older programs signed in this repository, as it is now
+    ///
+    /// Signatures of older programs are not for a certain repository, so machines with --trust refuse them. This
+    /// creates a record, signed by --sign-key, that lists the versions and tags that this key, or a key that --trust
+    /// names, signed so far. Machines that trust the key accept these, and nothing else without the repository's id.
+    CutOver {
+        /// Images [default: all]
+        images: Vec<String>,
+    },
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -52,7 +68,41 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             let line = line(&keys::signing(file)?, "");
             context.output.answer(&json!({ "type": "key", "public": line }), || format!("{line}\n"))
         }
+        KeyCommand::CutOver { images } => cut_over(context, images),
     }
+}
+
+fn cut_over(context: &Context, names: &[String]) -> Result<()> {
+    if context.global.keys.sign_key.is_none() {
+        return Err(Failure::new(Exit::Usage, "a key that signs is needed").hint("--sign-key names its file"));
+    }
+    let repository = repository::open(&context.global)?;
+    let images = match names {
+        [] => repository.images()?,
+        names => names.iter().map(|name| name.parse()).collect::<base::Result<_>>()?,
+    };
+    for image in images {
+        if context.global.dry_run {
+            let record = json!({ "type": "plan", "image": image.as_str() });
+            context.output.result(&record, || {
+                format!("{}accept what older programs signed of {image}\n", context.would())
+            })?;
+            continue;
+        }
+        let done = repository.cut_over(&image, &repository::stamp())?;
+        let record = json!({
+            "type": "cut-over", "image": image.as_str(), "number": done.number, "last": done.last,
+            "versions": done.versions, "tags": done.tags, "untrusted": done.untrusted,
+        });
+        context.output.result(&record, || {
+            format!(
+                "{image}: accepts {} versions up to {}, and {} tags, that older programs signed; {} are not signed by \
+                 a trusted key\n",
+                done.versions, done.last, done.tags, done.untrusted
+            )
+        })?;
+    }
+    Ok(())
 }
 
 fn new(context: &Context, file: &Path, name: Option<String>) -> Result<()> {

@@ -8,16 +8,18 @@ use std::time::{Duration, SystemTime};
 use base::{Error, ErrorKind};
 use daemon::tokens::{Keeper, Place, kept_in};
 use mirror::fuse::{DiskSettings, MountOptions, Origin, mount};
-use mirror::{Images, MirrorOptions, Source};
+use mirror::{Images, MirrorOptions, Sighting, Source};
 use net::client::Client;
 use net::clock::Stop;
 use serde::Serialize;
 use serde_json::json;
+use store::Reference;
 
 use super::Context;
 use crate::args::ServerAccess;
 use crate::args::parse::{parse_lifetime, parse_owner, parse_rate, parse_size};
 use crate::exit::{Failure, Result};
+use crate::seen::Seen;
 use crate::{clock, connect, interrupt, notify, repository};
 
 /// Mount all versions as files in a folder, and make writable disks from them
@@ -174,6 +176,7 @@ impl Connected {
         let access = ServerAccess { token_file: args.token_file.clone(), wait: args.wait };
         let mut places: Vec<Arc<dyn Images>> = Vec::new();
         let (mut sources, mut names, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
+        let mut addresses = Vec::new();
         for server in &args.from {
             let (keys, output) = (&context.global.keys, context.output);
             let place = connect::place(&access, Some(kept_in(folder, server)))?;
@@ -186,6 +189,7 @@ impl Connected {
             let client = Arc::new(connect::quick_by(server, credential, keys, Stop::new())?);
             sources.push(Source::server(server, Arc::clone(&client)));
             tokens.push((server.clone(), Arc::clone(&client), place));
+            addresses.push(client.url().to_owned());
             places.push(client);
             names.push(server.clone());
         }
@@ -195,8 +199,14 @@ impl Connected {
             let at = if is_here { 0 } else { sources.len() };
             names.insert(at, repository.name().to_owned());
             sources.insert(at, Source::repository(Arc::clone(&repository)));
+            addresses.insert(at, repository::place(&context.global)?);
             places.insert(at, repository);
         }
-        Ok(Self { origin: Origin::new(places, repository::stamp), sources, names, tokens })
+        let seen = Seen::of(context);
+        let watch = move |index: usize, reference: &Reference, found: &Sighting| {
+            seen.judge(&addresses[index], reference, found)
+        };
+        let origin = Origin::new(places, repository::stamp).watched_by(Box::new(watch));
+        Ok(Self { origin, sources, names, tokens })
     }
 }

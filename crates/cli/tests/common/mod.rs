@@ -56,6 +56,7 @@ impl Bench {
             .env("DISKCAST_REPO", self.path("repo"))
             .env("DISKCAST_STATE", self.path("state"))
             .env("DISKCAST_DISKS", self.path("disks"))
+            .env("DISKCAST_SEEN", self.path("seen.json"))
             .env("XDG_CACHE_HOME", self.path("caches"))
             // Whatever this machine has there.
             .env("DISKCAST_CONFIG", "/dev/null")

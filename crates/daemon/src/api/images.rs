@@ -96,6 +96,18 @@ pub(super) async fn tag(
     Ok(([(CONTENT_TYPE, OBJECT_TYPE)], record).into_response())
 }
 
+/// `GET cut-over`: the newest record of what counts of older programs' signatures, which the client checks, too.
+pub(super) async fn cut_over(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(image): Path<String>,
+) -> Result<Response, Failure> {
+    access.needs(Right::Read, &image)?;
+    let image: ImageName = image.parse()?;
+    let record = app.blocking(move |app| app.repository.cut_over_record(&image)).await?;
+    Ok(([(CONTENT_TYPE, OBJECT_TYPE)], record).into_response())
+}
+
 pub(super) async fn manifest(
     access: Access,
     State(app): State<Arc<App>>,

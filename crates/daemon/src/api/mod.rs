@@ -35,6 +35,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/images", get(images::list))
         .route("/images/{image}/versions", get(images::versions).post(images::publish))
         .route("/images/{image}/tags/{tag}", get(images::tag))
+        .route("/images/{image}/cut-over", get(images::cut_over))
         .route("/images/{image}", get(blobs::recent).post(blobs::create))
         .route("/images/{image}/clone", post(blobs::clone))
         .route("/images/{image}/log", get(blobs::log))

@@ -23,6 +23,7 @@ pub(crate) fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manif
         image: "debian".to_owned(),
         number: 7,
         nonce: String::new(),
+        repository: None,
         parent: None,
         copied: None,
         commit: None,

@@ -18,5 +18,5 @@ mod thread_pool;
 pub use control::{IOCTL_CLONE, IOCTL_COMMIT, LINE_BYTES_MAX};
 pub use disks::{DiskSettings, MountCounters};
 pub use event::{Event, Log};
-pub use origin::Origin;
+pub use origin::{Origin, Watch};
 pub use session::{MountOptions, Mounted, mount};

@@ -4,11 +4,12 @@
 mod repository;
 mod server;
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{ErrorKind, Result};
-use image::{Cipher, Manifest, ObjectSink, ObjectSource, SignedManifest};
+use image::{Cipher, Manifest, ObjectSink, ObjectSource, SignedManifest, Trust};
 use net::clock::Stop;
 use net::profile::Cursor;
 use store::{Changes, Content, ImageName, Reference, Shape, Stamp, TagName};
@@ -25,9 +26,18 @@ pub trait Images: BootProfiles {
     /// Tags of `image`.
     fn tag_names(&self, image: &ImageName) -> Result<Vec<TagName>>;
 
-    /// The version that `reference` names. If only some keys are trusted, one of them must have signed it.
-    /// `NotFound` if there is no such version or image.
-    fn find(&self, reference: &Reference) -> Result<SignedManifest>;
+    /// The version that `reference` names. If only some keys are trusted, one of them must have signed it, and the
+    /// tag, for this repository. `NotFound` if there is no such version or image.
+    fn find(&self, reference: &Reference) -> Result<SignedManifest> {
+        self.sight(reference).map(|sighting| sighting.version)
+    }
+
+    /// [`Self::find`], with what shows later whether the repository went back to an older state.
+    fn sight(&self, reference: &Reference) -> Result<Sighting>;
+
+    /// Succeeds if a key in `trust` signed `version`, which [`Self::find`] returned, for this repository. `what` names
+    /// it in errors. `Refused` if not, `Corrupt` if a signature is forged.
+    fn judge(&self, what: &dyn Display, version: &SignedManifest, trust: &Trust) -> Result<()>;
 
     /// Makes an empty image and returns the number of its first version.
     fn create_image(&self, image: &ImageName, shape: &Shape, stamp: &Stamp) -> Result<u64>;
@@ -97,6 +107,17 @@ pub trait Addition: ObjectSource + ObjectSink {
     /// yet. `Refused` if the newest version is another one by then (the error names its number), or if an object was
     /// never put.
     fn publish(&self, image: &ImageName, draft: Manifest, expected: u64) -> Result<Manifest>;
+}
+
+/// A version that [`Images::sight`] found.
+#[derive(Debug, Clone)]
+pub struct Sighting {
+    /// The version.
+    pub version: SignedManifest,
+    /// If keys are trusted: the repository's id, in which the signatures count.
+    pub repository: Option<String>,
+    /// If keys are trusted and the reference was a tag: the number of its newest move, which is signed, too.
+    pub tag_move: Option<u64>,
 }
 
 /// A version that was made by [`Images::commit_changes`] or [`Images::append_bytes`].

@@ -1,14 +1,15 @@
 //! Implements [`Images`] for a local repository.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use base::Result;
 use bytes::Bytes;
-use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, SignedManifest, Verified};
+use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, SignedManifest, Trust, Verified};
 use net::clock::Stop;
 use store::{Changes, Committed, Content, ImageName, Reference, Repository, Shape, Stamp, TagName, Writer};
 
-use super::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Tell, Written};
+use super::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Sighting, Tell, Written};
 
 impl Images for Repository {
     fn image_names(&self) -> Result<Vec<ImageName>> {
@@ -23,8 +24,18 @@ impl Images for Repository {
         Ok(self.tags(image)?.into_iter().map(|tag| tag.name).collect())
     }
 
-    fn find(&self, reference: &Reference) -> Result<SignedManifest> {
-        self.signed_manifest(reference).map(|(sealed, _)| sealed)
+    fn sight(&self, reference: &Reference) -> Result<Sighting> {
+        let found = self.find_version(reference)?;
+        let (repository, tag_move) = match &self.keys().trust {
+            Some(_) => (Some(self.id().to_owned()), found.tag_move),
+            None => (None, None),
+        };
+        Ok(Sighting { version: found.version, repository, tag_move })
+    }
+
+    fn judge(&self, what: &dyn Display, version: &SignedManifest, trust: &Trust) -> Result<()> {
+        let image = version.manifest.image.parse()?;
+        self.judged_by(trust, |judge| judge.version(what, &image, version))
     }
 
     fn create_image(&self, image: &ImageName, shape: &Shape, stamp: &Stamp) -> Result<u64> {

@@ -1,6 +1,7 @@
 //! Implements [`Images`] for a server. A client that makes changes should retry for a long time, as
 //! [`net::client::ClientOptions::default`] does: the disk keeps what cannot be sent.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use net::api::CreateRequest;
 use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use net::profile::{ANSWER_CHUNKS_MAX, BootRequest, ExchangeRequest, chunks_of, runs_of};
-use store::{Changes, Content, ImageName, Reference, Shape, Stamp, TagName};
+use store::{Changes, Content, ImageName, Judge, Reference, Shape, Stamp, TagName};
 
-use super::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Tell, Written, if_found};
+use super::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Sighting, Tell, Written, if_found};
 
 /// Objects that are sent to a server in parallel: enough to fill 1 Gbit/s at a round trip of 10 ms.
 const AT_ONCE: usize = 16;
@@ -36,16 +37,27 @@ impl Images for Client {
 
     /// If only some keys are trusted, the tag must be signed too. Otherwise the server could answer with any version
     /// that was ever signed.
-    fn find(&self, reference: &Reference) -> Result<SignedManifest> {
+    fn sight(&self, reference: &Reference) -> Result<Sighting> {
         let Some(trust) = &self.options().trust else {
-            return net::fetch::manifest(self, &reference.to_string());
+            let version = net::fetch::manifest(self, &reference.to_string())?;
+            return Ok(Sighting { version, repository: None, tag_move: None });
         };
-        let version = match reference {
-            Reference::Tagged(image, tag) => tagged(self, image, tag, trust)?,
-            _ => net::fetch::manifest(self, &reference.to_string())?,
-        };
-        trust.check(&format_args!("`{reference}`"), version.signed())?;
-        Ok(version)
+        let repository = self.repository()?.id;
+        let (version, tag_move) = judged_by(self, &repository, trust, |judge| {
+            let (version, tag_move) = match reference {
+                Reference::Tagged(image, tag) => tagged(self, image, tag, judge)?,
+                _ => (net::fetch::manifest(self, &reference.to_string())?, None),
+            };
+            judge.version(&format_args!("`{reference}`"), reference.image(), &version)?;
+            Ok((version, tag_move))
+        })?;
+        Ok(Sighting { version, repository: Some(repository), tag_move })
+    }
+
+    fn judge(&self, what: &dyn Display, version: &SignedManifest, trust: &Trust) -> Result<()> {
+        let image = version.manifest.image.parse()?;
+        let repository = self.repository()?.id;
+        judged_by(self, &repository, trust, |judge| judge.version(what, &image, version))
     }
 
     fn create_image(&self, image: &ImageName, shape: &Shape, _: &Stamp) -> Result<u64> {
@@ -123,14 +135,31 @@ impl BootProfiles for Client {
     }
 }
 
-/// The version that the signed tag `tag` names. Fails with `Verification` if the server has another version of that
-/// number.
-fn tagged(client: &Client, image: &ImageName, tag: &TagName, trust: &Trust) -> Result<SignedManifest> {
-    let record = client.tag(image.as_str(), tag.as_str())?;
-    let (number, digest) = store::read_tag(image, tag, record, client.cipher(), trust)?;
+/// Calls `with` with a judge about signatures in the server's repository, whose id the server says. A client pins the
+/// id, or remembers it.
+fn judged_by<T>(
+    client: &Client,
+    repository: &str,
+    trust: &Trust,
+    with: impl FnOnce(Judge<'_>) -> Result<T>,
+) -> Result<T> {
+    let cut_over = |image: &ImageName| client.cut_over(image.as_str());
+    with(Judge { trust, repository, cipher: client.cipher(), cut_over: &cut_over })
+}
+
+/// The version that the signed tag `tag` names, and the number of the tag's newest move. Fails with `Verification` if
+/// the server has another version of that number.
+fn tagged(
+    client: &Client,
+    image: &ImageName,
+    tag: &TagName,
+    judge: Judge<'_>,
+) -> Result<(SignedManifest, Option<u64>)> {
+    let newest = judge.tag(image, tag, client.tag(image.as_str(), tag.as_str())?)?;
+    let number = newest.version;
     let version = net::fetch::manifest(client, &format!("{image}@{number}"))?;
-    if version.digest() == digest {
-        return Ok(version);
+    if version.digest() == newest.manifest {
+        return Ok((version, Some(newest.number)));
     }
     let text = format!("`{image}:{tag}` was put on another version {number} than the server has");
     Err(Error::new(ErrorKind::Verification, text))

@@ -1,12 +1,13 @@
 //! A repository to which the connection breaks once: before a version is published, or after that.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, SignedManifest};
+use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, SignedManifest, Trust};
 use mirror::images::Tell;
-use mirror::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Written};
+use mirror::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Sighting, Written};
 use net::clock::Stop;
 use parking_lot::Mutex;
 use store::{ImageName, Reference, Shape, Stamp, TagName};
@@ -56,8 +57,12 @@ impl Images for Far<'_> {
         self.place.repository.tag_names(image)
     }
 
-    fn find(&self, reference: &Reference) -> Result<SignedManifest> {
-        self.place.repository.find(reference)
+    fn sight(&self, reference: &Reference) -> Result<Sighting> {
+        self.place.repository.sight(reference)
+    }
+
+    fn judge(&self, what: &dyn Display, version: &SignedManifest, trust: &Trust) -> Result<()> {
+        self.place.repository.judge(what, version, trust)
     }
 
     fn create_image(&self, image: &ImageName, shape: &Shape, stamp: &Stamp) -> Result<u64> {

@@ -120,6 +120,12 @@ pub fn tag(image: &str, tag: &str) -> String {
     format!("{PREFIX}/images/{}/tags/{}", escape(image), escape(tag))
 }
 
+/// `GET`: the newest cut-over record of an image.
+#[must_use]
+pub fn cut_over(image: &str) -> String {
+    format!("{PREFIX}/images/{}/cut-over", escape(image))
+}
+
 /// `GET`: the manifest of `image`, `image:tag` or `image@version`.
 #[must_use]
 pub fn manifest(reference: &str) -> String {

@@ -12,6 +12,7 @@ mod objects;
 mod options;
 mod probes;
 mod profiles;
+mod signed;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -43,8 +44,6 @@ use watch::OutageNotice;
 
 /// Largest JSON answer that is read, in bytes.
 const JSON_BYTES_MAX: u64 = 16 << 20;
-/// Longest record of a tag, in bytes (`formats/repository.md`).
-const TAG_BYTES_MAX: u32 = 16 << 10;
 /// Timeout of quick connections: if a packet of the TCP handshake is lost, the client connects again after this time
 /// instead of the second that TCP waits (RFC 6298). After `QUICK_ATTEMPTS` failures it uses the normal timeout,
 /// because the server may be farther away.
@@ -174,6 +173,12 @@ impl Client {
         &self.credential
     }
 
+    /// The server's URL.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.server.as_str()
+    }
+
     /// The server's address on the network.
     ///
     /// # Errors
@@ -224,14 +229,6 @@ impl Client {
     fn opened(&self, stored: Bytes, reference: &str) -> Result<Bytes> {
         let opened = self.options.cipher.decrypt_manifest(&stored);
         opened.map_err(|error| error.within(format!("read the manifest of `{reference}`")))
-    }
-
-    /// The newest record of a tag as it is stored, with its signature if it has one.
-    ///
-    /// # Errors
-    /// `NotFound`; as [`Self::images`].
-    pub fn tag(&self, image: &str, tag: &str) -> Result<Bytes> {
-        self.bytes(Method::GET, &api::path::tag(image, tag), Body::None, TAG_BYTES_MAX)
     }
 
     /// Publishes the encoded manifest `draft`, which has no number yet, as the next version of `image`. Returns the

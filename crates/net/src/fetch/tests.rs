@@ -64,6 +64,7 @@ impl Version {
             image: "noise".into(),
             number: 1,
             nonce: String::new(),
+            repository: None,
             parent: None,
             copied: None,
             commit: None,

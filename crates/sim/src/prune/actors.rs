@@ -196,6 +196,7 @@ fn draft(size: ChunkSize, root: image::Root) -> Manifest {
         image: "draft".to_owned(),
         number: 0,
         nonce: String::new(),
+        repository: None,
         parent: None,
         copied: None,
         commit: None,

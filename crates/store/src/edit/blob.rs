@@ -91,6 +91,7 @@ impl Blob<'_> {
             image: self.image.to_string(),
             number: 0,
             nonce: String::new(),
+            repository: None,
             parent: None,
             copied: None,
             commit: None,
@@ -140,7 +141,7 @@ impl Blob<'_> {
         }
         manifest.number = next(newest.highest, &self.image)?;
         manifest.nonce = record::nonce()?;
-        let (bytes, _) = self.repository.seal_version(&manifest)?;
+        let (bytes, _) = self.repository.seal_version(&mut manifest)?;
         match upload.create(&self.image, &manifest, &bytes)? {
             Created::Ours => Ok(manifest),
             Created::Taken => Err(exists()),

@@ -265,7 +265,7 @@ impl<'a> Job<'a> {
             ..describe::child(over, self.write.stamp)
         };
         describe::mark(&mut manifest, &self.write.dirty.all, prepared.layout.size_sectors);
-        let (bytes, digest) = self.repository.seal_version(&manifest)?;
+        let (bytes, digest) = self.repository.seal_version(&mut manifest)?;
         let next = next(manifest.number, self.image)?;
         let tip = Arc::new(Tip { manifest, digest, layout: prepared.layout, next });
         Ok(Ready { tip, bytes })

@@ -22,6 +22,7 @@ pub(super) fn child(parent: &Tip, stamp: &Stamp) -> Manifest {
 pub(super) fn child_of(from: &Manifest, parent: Parent, stamp: &Stamp) -> Manifest {
     Manifest {
         nonce: String::new(),
+        repository: None,
         parent: Some(parent),
         copied: None,
         commit: None,

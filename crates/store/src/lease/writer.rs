@@ -161,7 +161,7 @@ impl Writer {
         draft.nonce = record::nonce()?;
         for _ in 0..RACES_MAX {
             draft.number = self.repository.next_number(image)?;
-            let (bytes, _) = self.repository.seal_version(&draft)?;
+            let (bytes, _) = self.repository.seal_version(&mut draft)?;
             if self.create(image, &draft, &bytes)? == Created::Ours {
                 return Ok(draft);
             }
@@ -193,7 +193,7 @@ impl Writer {
         draft.cipher = self.repository.cipher().name().to_owned();
         draft.nonce = record::nonce()?;
         draft.number = next(found.highest, image)?;
-        let (bytes, _) = self.repository.seal_version(&draft)?;
+        let (bytes, _) = self.repository.seal_version(&mut draft)?;
         match self.create(image, &draft, &bytes)? {
             Created::Ours => Ok(draft),
             Created::Taken => refused(draft.number),

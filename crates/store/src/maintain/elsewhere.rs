@@ -6,12 +6,14 @@ use std::sync::OnceLock;
 
 use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{Cipher, ObjectRef, ObjectSource, Progress, SignedManifest, Stage, Trust, Verified};
+use image::{Cipher, ObjectRef, ObjectSource, Progress, SignedManifest, Stage, Verified};
 
 use crate::layout;
 use crate::maintain::findings::{Findings, Tree, VerifyReport};
 use crate::maintain::trees::{Objects, Walk};
 use crate::names::{ImageName, Reference, TagName};
+use crate::versions::Judge;
+use crate::versions::cut_over::Item;
 use crate::versions::tags;
 
 /// Where the objects of the versions are, and how to read them.
@@ -21,8 +23,8 @@ pub struct Elsewhere<'a> {
     pub objects: &'a dyn ObjectSource,
     /// How everything is encrypted.
     pub cipher: &'a Cipher,
-    /// With this, everything that none of these keys signed counts as damage.
-    pub trust: Option<&'a Trust>,
+    /// With this, everything whose signatures do not count for it counts as damage.
+    pub judge: Option<Judge<'a>>,
     /// Objects that are read at the same time.
     pub at_once: usize,
 }
@@ -43,7 +45,7 @@ impl<'a> Verification<'a> {
     pub fn new(from: Elsewhere<'a>, progress: &'a dyn Progress) -> Self {
         Self {
             from,
-            findings: Findings::new(from.trust, progress),
+            findings: Findings::new(from.judge, progress),
             trees: Vec::new(),
             manifests: HashMap::new(),
             encoded_bytes: 0,
@@ -89,11 +91,13 @@ impl<'a> Verification<'a> {
         let reference = Reference::Tagged(image.clone(), tag.clone());
         let opened = match judged(read)? {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            read => read.and_then(|bytes| tags::open_tag(image, tag, bytes, self.from.cipher)),
+            read => read.and_then(|bytes| tags::read_newest(image, tag, bytes, self.from.cipher)),
         };
-        let checked = opened.and_then(|(target, signed)| {
-            self.findings.signed(path.clone(), &reference, &signed, Vec::new());
-            let Some((number, digest)) = target else { return Ok(()) };
+        let checked = opened.and_then(|(newest, signed)| {
+            let item = Item::Move(tag, newest.number());
+            self.findings.signed(path.clone(), &reference, item, &signed, Vec::new());
+            let Some((tag, digest)) = tags::tag_of(tag.clone(), newest) else { return Ok(()) };
+            let number = tag.version;
             let found = self.manifests.get(&(image.clone(), number));
             if found == Some(&digest) {
                 return Ok(());

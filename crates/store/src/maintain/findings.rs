@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use base::{Error, ErrorKind, Result};
-use image::{ChunkSize, Progress, PublicKey, Root, Signed, SignedManifest, Stage, Trust};
+use image::{ChunkSize, Progress, PublicKey, Root, Signed, SignedManifest, Stage};
 use parking_lot::Mutex;
 
 use crate::layout;
 use crate::names::Reference;
+use crate::versions::Judge;
+use crate::versions::cut_over::Item;
 
 /// What to verify.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +90,7 @@ pub(super) struct Tree {
 
 /// What a verification has counted and found so far. Many threads use it at the same time.
 pub(super) struct Findings<'a> {
-    trust: Option<&'a Trust>,
+    judge: Option<Judge<'a>>,
     pub(super) progress: &'a dyn Progress,
     versions: AtomicU64,
     objects: AtomicU64,
@@ -100,10 +102,10 @@ pub(super) struct Findings<'a> {
 }
 
 impl<'a> Findings<'a> {
-    /// Nothing yet. With `trust`, everything that none of its keys signed counts as damage.
-    pub(super) fn new(trust: Option<&'a Trust>, progress: &'a dyn Progress) -> Self {
+    /// Nothing yet. With a `judge`, everything whose signatures do not count for it counts as damage.
+    pub(super) fn new(judge: Option<Judge<'a>>, progress: &'a dyn Progress) -> Self {
         Self {
-            trust,
+            judge,
             progress,
             versions: AtomicU64::new(0),
             objects: AtomicU64::new(0),
@@ -146,7 +148,9 @@ impl<'a> Findings<'a> {
         });
         match read {
             Ok((sealed, size)) => {
-                let signers = self.signed(path, &reference, sealed.signed(), vec![reference.clone()]);
+                let item = Item::Version(sealed.manifest.number);
+                let concerned = vec![reference.clone()];
+                let signers = self.signed(path, &reference, item, sealed.signed(), concerned);
                 self.count_signers(&signers);
                 Some(Tree { version: reference, root: sealed.manifest.root, size })
             }
@@ -163,13 +167,15 @@ impl<'a> Findings<'a> {
         &self,
         path: String,
         reference: &Reference,
+        item: Item<'_>,
         signed: &Signed,
         concerned: Vec<Reference>,
     ) -> Vec<PublicKey> {
         let what = format!("`{reference}`");
         let signers = signed.signers().map_err(|error| error.within(format!("check {what}")));
         let checked = signers.and_then(|signers| {
-            let trusted = self.trust.map_or(Ok(()), |trust| trust.check(&what, signed));
+            let trusted =
+                self.judge.map_or(Ok(()), |judge| judge.check(&what, reference.image(), item, signed));
             trusted.map_err(|error| error.within(format!("use {what}")))?;
             Ok(signers)
         });
@@ -188,7 +194,7 @@ impl<'a> Findings<'a> {
                 known.versions += 1;
                 continue;
             }
-            let name = self.trust.and_then(|trust| trust.name_of(key)).map(str::to_owned);
+            let name = self.judge.and_then(|judge| judge.trust.name_of(key)).map(str::to_owned);
             all.push(Signer { key, name, versions: 1 });
         }
     }

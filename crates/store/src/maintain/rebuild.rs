@@ -34,7 +34,7 @@ impl Repository {
             Name::End(number) => self.end_again(*number)?,
             Name::Entry(epoch, lease, entry) => self.entry_again(*epoch, *lease, *entry)?,
             // Not needed: the next record is made without them.
-            Name::Profile(..) | Name::Capabilities(_) => return self.set_aside(name),
+            Name::CutOver(..) | Name::Profile(..) | Name::Capabilities(_) => return self.set_aside(name),
             Name::Move(image, tag, number) => {
                 let newest = self.newest_number(&layout::tag_records(image, tag))?;
                 return if newest > Some(*number) { self.set_aside(name) } else { Ok(None) };

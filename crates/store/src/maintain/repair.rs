@@ -17,6 +17,7 @@ use crate::objects::Copy;
 use crate::record::Stamp;
 use crate::record::mend::{mend, mend_byte};
 use crate::repository::Repository;
+use crate::versions::cut_over::Item;
 
 /// How damage was repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +126,8 @@ impl Healer<'_> {
         let from = self.from.filter(|from| from.id() == self.to.id())?;
         let Name::Version(image, number) = name else { return None };
         let (sealed, bytes) = from.read_manifest(image, *number).ok()?;
-        self.to.check_signed(&damage.path, sealed.signed()).ok()?;
+        let item = Item::Version(*number);
+        self.to.check_signed(&damage.path, image, item, sealed.signed()).ok()?;
         Some(bytes)
     }
 

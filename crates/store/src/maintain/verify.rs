@@ -19,6 +19,7 @@ use crate::objects::Copy;
 use crate::parallel::{cores, parallel};
 use crate::repository::Repository;
 use crate::versions::Numbers;
+use crate::versions::cut_over::Item;
 
 /// Unreferenced objects that are verified together.
 const WINDOW_OBJECTS: usize = 4096;
@@ -28,7 +29,9 @@ impl Repository {
     /// in the report, not an error; errors are those of listing the repository. Without its key, an encrypted
     /// repository is verified as far as possible: the digest of every object and the checksum of every record.
     pub fn verify(&self, scope: &Scope, progress: &dyn Progress) -> Result<VerifyReport> {
-        let findings = Findings::new(self.keys.trust.as_ref(), progress);
+        let cut_over = |image: &ImageName| self.cut_over_record(image);
+        let judge = self.keys.trust.as_ref().map(|trust| self.judge(trust, &cut_over));
+        let findings = Findings::new(judge, progress);
         let mut run = Run::new(self, &findings);
         match scope {
             Scope::All if self.is_locked() => run.all_locked()?,
@@ -159,7 +162,8 @@ impl<'a> Run<'a> {
         };
         let read = self.repository.newest_move(image, tag).and_then(|newest| {
             let Some((newest, signed)) = newest else { return Ok(()) };
-            self.findings.signed(path.clone(), &reference, &signed, Vec::new());
+            let item = Item::Move(tag, newest.number());
+            self.findings.signed(path.clone(), &reference, item, &signed, Vec::new());
             if newest.is_away() { Ok(()) } else { self.repository.look(&reference).map(drop) }
         });
         if let Err(error) = read {

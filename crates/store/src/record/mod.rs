@@ -40,6 +40,9 @@ struct Head {
     version: u32,
     #[serde(default)]
     critical: Vec<String>,
+    /// Of signed kinds: the id of the repository that it is for. Absent in what older programs wrote.
+    #[serde(default)]
+    repository: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -147,7 +150,7 @@ pub(crate) fn decode_signed<T: DeserializeOwned>(
         return Err(corrupt("it is a record of another kind"));
     }
     let body = serde_json::from_str(line).map_err(malformed)?;
-    Ok((body, Signed::new(signed_digest(line), signatures)))
+    Ok((body, Signed::new(signed_digest(line), head.repository, signatures)))
 }
 
 /// The signature in a line: a public key as text, and 128 hexadecimal digits.

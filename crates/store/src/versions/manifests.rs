@@ -15,11 +15,10 @@ use crate::names::{ImageName, Reference};
 use crate::parallel::parallel_by;
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 use crate::repository::Repository;
+use crate::versions::cut_over::Item;
+use crate::versions::numbering::next;
 
 const REMOVED: &str = "removed";
-
-/// Most races for a number that one writer loses before it gives up. Another writer succeeds in each of them.
-pub(crate) const RACES_MAX: u32 = 1000;
 
 /// Manifests that are read at the same time, and most that are read ahead, for a log.
 const LOG_READERS: usize = 8;
@@ -32,6 +31,17 @@ pub enum Removed {
     Version(u64),
     /// The tag; its version stays.
     Tag,
+}
+
+/// A version that [`Repository::find_version`] found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The version.
+    pub version: SignedManifest,
+    /// Its manifest as it is stored.
+    pub bytes: Bytes,
+    /// If the reference was a tag, the number of its newest move.
+    pub tag_move: Option<u64>,
 }
 
 /// The numbers of an image's versions.
@@ -63,8 +73,10 @@ struct Tombstone {
 }
 
 impl Repository {
-    /// `manifest`, signed and encrypted as it is stored, and the digest that names it.
-    pub(crate) fn seal_version(&self, manifest: &Manifest) -> Result<(Bytes, Digest)> {
+    /// Names this repository in `manifest`. Returns it signed and encrypted as it is stored, and the digest that names
+    /// it.
+    pub(crate) fn seal_version(&self, manifest: &mut Manifest) -> Result<(Bytes, Digest)> {
+        manifest.repository = Some(self.id().to_owned());
         let failed = |error: Error| error.within(format!("publish `{}`", manifest.image));
         let envelope = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
         let digest = SignedManifest::open(&envelope).map_err(failed)?.digest();
@@ -96,13 +108,24 @@ impl Repository {
 
     /// [`Self::resolve`], with digest and signatures, and the bytes as they are stored, for forwarding.
     pub fn signed_manifest(&self, reference: &Reference) -> Result<(SignedManifest, Bytes)> {
+        self.find_version(reference).map(|found| (found.version, found.bytes))
+    }
+
+    /// [`Self::signed_manifest`], and the number of the tag's newest move.
+    pub fn find_version(&self, reference: &Reference) -> Result<Found> {
         let image = reference.image();
-        if let Reference::Tagged(_, tag) = reference {
-            self.check_tag(image, tag)?;
-        }
-        let (sealed, bytes) = self.look(reference)?;
-        self.check_signed(&format_args!("`{image}@{}`", sealed.manifest.number), sealed.signed())?;
-        Ok((sealed, bytes))
+        let (number, moved) = match reference {
+            Reference::Version(_, number) => (*number, None),
+            Reference::Newest(_) => (self.newest(image)?, None),
+            Reference::Tagged(_, tag) => {
+                let moved = self.trusted_move(image, tag)?;
+                (moved.version, Some(moved))
+            }
+        };
+        let (version, bytes) = self.look_at(reference, number, moved.map(|moved| moved.manifest))?;
+        let what = format!("`{image}@{number}`");
+        self.check_signed(&what, image, Item::Version(number), version.signed())?;
+        Ok(Found { version, bytes, tag_move: moved.map(|moved| moved.number) })
     }
 
     /// [`Self::signed_manifest`] without checking signatures: for display only.
@@ -116,6 +139,17 @@ impl Repository {
                 (tag.version, Some(digest))
             }
         };
+        self.look_at(reference, number, digest)
+    }
+
+    /// Reads version `number`, which `reference` names. `digest` is that of its manifest, if it is known.
+    fn look_at(
+        &self,
+        reference: &Reference,
+        number: u64,
+        digest: Option<Digest>,
+    ) -> Result<(SignedManifest, Bytes)> {
+        let image = reference.image();
         if self.is_removed(image, number)? {
             return Err(Error::new(ErrorKind::NotFound, format!("`{image}@{number}` was removed")));
         }
@@ -323,13 +357,6 @@ pub(crate) fn gaps(floor: u64, used: &[u64]) -> impl Iterator<Item = (u64, u64)>
     let pairs = std::iter::once(floor).chain(used.iter().copied()).zip(used);
     let pairs = pairs.filter(|&(before, &number)| number.saturating_sub(before) > 1);
     pairs.map(|(before, number)| (before + 1, number - 1))
-}
-
-/// The number after `highest`. `Refused` on overflow: a foreign file may have the highest possible number.
-pub(crate) fn next(highest: u64, what: &ImageName) -> Result<u64> {
-    highest
-        .checked_add(1)
-        .ok_or_else(|| Error::new(ErrorKind::Refused, format!("`{what}` has used up all numbers")))
 }
 
 fn no_image(image: &ImageName) -> Error {

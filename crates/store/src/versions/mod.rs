@@ -1,11 +1,17 @@
 //! Versions of images: numbered manifests, tags that name them, and differences between two of them.
 //! formats/repository.md, "Versions" and "Tags".
 
+pub(crate) mod cut_over;
 pub(crate) mod diff;
 pub(crate) mod floor;
+mod judge;
 mod manifests;
 pub(crate) mod newest;
+mod numbering;
 pub(crate) mod tags;
 
-pub use manifests::Removed;
-pub(crate) use manifests::{Numbers, RACES_MAX, gaps, next};
+pub use cut_over::CutOverReport;
+pub use judge::{CutOverOf, Judge};
+pub use manifests::{Found, Removed};
+pub(crate) use manifests::{Numbers, gaps};
+pub(crate) use numbering::{RACES_MAX, next};

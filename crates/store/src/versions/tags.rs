@@ -3,7 +3,7 @@
 
 use base::{Digest, Error, ErrorKind, Result};
 use bytes::Bytes;
-use image::{Cipher, Signed, Trust};
+use image::{Cipher, Signed};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Created;
@@ -11,7 +11,8 @@ use crate::layout;
 use crate::names::{ImageName, LATEST, Reference, TagName};
 use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 use crate::repository::Repository;
-use crate::versions::{RACES_MAX, next};
+use crate::versions::cut_over::Item;
+use crate::versions::numbering::{RACES_MAX, next};
 
 const TAG: &str = "tag";
 
@@ -28,6 +29,17 @@ pub struct Tag {
     pub creator: String,
 }
 
+/// A move of a tag that a trusted key signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TagMove {
+    /// Its number, from 1.
+    pub number: u64,
+    /// The version that the tag names since then.
+    pub version: u64,
+    /// The digest of that version's manifest.
+    pub manifest: Digest,
+}
+
 /// The body of one move.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Move {
@@ -35,6 +47,9 @@ pub(crate) struct Move {
     tag: String,
     /// Number of the move, from 1; also the name of the record.
     number: u64,
+    /// The repository's id, so that a signature counts nowhere else; absent in what older programs wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    repository: Option<String>,
     /// The new version of the tag; `None` if the tag was removed.
     target: Option<Target>,
     created: String,
@@ -43,6 +58,11 @@ pub(crate) struct Move {
 }
 
 impl Move {
+    /// Its number.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Whether it removes the tag.
     pub(crate) fn is_away(&self) -> bool {
         self.target.is_none()
@@ -104,16 +124,18 @@ impl Repository {
         self.tag_now(image, tag)?.ok_or_else(|| no_tag(image, tag))
     }
 
-    /// Checks the signatures of the newest move of `tag` against the trusted keys. `NotFound` if there is none.
-    pub(crate) fn check_tag(&self, image: &ImageName, tag: &TagName) -> Result<()> {
-        match self.newest_move(image, tag)? {
-            Some((_, signed)) => self.check_signed(&format_args!("`{image}:{tag}`"), &signed),
-            None => Err(no_tag(image, tag)),
-        }
+    /// The newest move of `tag`, as the trusted keys signed it. `NotFound` if there is no such tag, `Refused` if no
+    /// trusted key signed the move for this repository.
+    pub(crate) fn trusted_move(&self, image: &ImageName, tag: &TagName) -> Result<TagMove> {
+        let (newest, signed) = self.newest_move(image, tag)?.ok_or_else(|| no_tag(image, tag))?;
+        let number = newest.number;
+        self.check_signed(&format_args!("`{image}:{tag}`"), image, Item::Move(tag, number), &signed)?;
+        let (tag, manifest) = tag_of(tag.clone(), newest).ok_or_else(|| no_tag(image, tag))?;
+        Ok(TagMove { number, version: tag.version, manifest })
     }
 
-    /// The newest move of `tag` as it is stored, for clients that check it themselves with [`read_tag`]. `NotFound`
-    /// if there is none.
+    /// The newest move of `tag` as it is stored, for clients that check it themselves with
+    /// [`Judge`](crate::Judge). `NotFound` if there is none.
     pub fn tag_record(&self, image: &ImageName, tag: &TagName) -> Result<Bytes> {
         let number = self.newest_number(&layout::tag_records(image, tag))?;
         let number = number.ok_or_else(|| no_tag(image, tag))?;
@@ -136,6 +158,7 @@ impl Repository {
                 image: image.to_string(),
                 tag: tag.to_string(),
                 number,
+                repository: Some(self.id().to_owned()),
                 target: target.clone(),
                 created: stamp.created.clone(),
                 creator: stamp.creator.clone(),
@@ -168,33 +191,16 @@ impl Repository {
     }
 }
 
-/// Reads the record `bytes` of a move of `tag` of `image`: returns the number of the version and the digest of its
-/// manifest. `NotFound` if the move removed the tag; `Refused` if no key in `trust` signed it; `Corrupt` if it is not
-/// a valid move of this tag, or is not encrypted as `cipher` says.
-pub fn read_tag(
+/// Reads the record `bytes` of a move of `tag` of `image`, and its signatures, which are not verified. `Corrupt` if it
+/// is not a valid move of this tag, or is not encrypted as `cipher` says.
+pub(crate) fn read_newest(
     image: &ImageName,
     tag: &TagName,
     bytes: Bytes,
     cipher: &Cipher,
-    trust: &Trust,
-) -> Result<(u64, Digest)> {
+) -> Result<(Move, Signed)> {
     let what = format!("`{image}:{tag}`");
-    let (target, signed) = open_tag(image, tag, bytes, cipher)?;
-    trust.check(&what, &signed).map_err(|error| error.within(format!("use {what}")))?;
-    target.ok_or_else(|| no_tag(image, tag))
-}
-
-/// [`read_tag`] without a look at the signatures, which are returned: `None` if the move removed the tag.
-pub(crate) fn open_tag(
-    image: &ImageName,
-    tag: &TagName,
-    bytes: Bytes,
-    cipher: &Cipher,
-) -> Result<(Option<(u64, Digest)>, Signed)> {
-    let what = format!("`{image}:{tag}`");
-    let bytes = record::decrypt(cipher, &what, bytes)?;
-    let (newest, signed) = read_move(image, tag, &what, &bytes)?;
-    Ok((tag_of(tag.clone(), newest).map(|(tag, digest)| (tag.version, digest)), signed))
+    read_move(image, tag, &what, &record::decrypt(cipher, &what, bytes)?)
 }
 
 fn read_move(image: &ImageName, tag: &TagName, name: &str, bytes: &[u8]) -> Result<(Move, Signed)> {
@@ -206,12 +212,12 @@ fn read_move(image: &ImageName, tag: &TagName, name: &str, bytes: &[u8]) -> Resu
     Ok((newest, signed))
 }
 
-fn no_tag(image: &ImageName, tag: &TagName) -> Error {
+pub(crate) fn no_tag(image: &ImageName, tag: &TagName) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no tag `{image}:{tag}`"))
 }
 
 /// The tag after this move; `None` if the move removed it.
-fn tag_of(name: TagName, newest: Move) -> Option<(Tag, Digest)> {
+pub(crate) fn tag_of(name: TagName, newest: Move) -> Option<(Tag, Digest)> {
     let target = newest.target?;
     let manifest = target.manifest.parse().ok()?;
     Some((Tag { name, version: target.version, created: newest.created, creator: newest.creator }, manifest))

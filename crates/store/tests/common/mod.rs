@@ -260,6 +260,7 @@ fn put(
         image: "draft".to_owned(),
         number: 0,
         nonce: String::new(),
+        repository: None,
         parent: None,
         copied: None,
         commit: None,

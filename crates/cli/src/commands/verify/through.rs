@@ -2,7 +2,7 @@
 
 use image::Progress;
 use net::clock::Stop;
-use store::{Elsewhere, ImageName, Reference, TagName, Verification, VerifyReport};
+use store::{Elsewhere, ImageName, Judge, Reference, TagName, Verification, VerifyReport};
 
 use crate::args::ServerAccess;
 use crate::commands::Context;
@@ -24,8 +24,12 @@ pub(super) fn verify(
     let client = connect::client(server, access, options, Stop::new(), context.output)?;
     keys::check_server(options, &client)?;
     let trust = keys::required_trust(options)?;
-    let from =
-        Elsewhere { objects: &client, cipher: client.cipher(), trust: trust.as_ref(), at_once: AT_ONCE };
+    let repository = if trust.is_some() { client.repository()?.id } else { String::new() };
+    let cut_over = |image: &ImageName| client.cut_over(image.as_str());
+    let judge =
+        |trust| Judge { trust, repository: &repository, cipher: client.cipher(), cut_over: &cut_over };
+    let judge = trust.as_ref().map(judge);
+    let from = Elsewhere { objects: &client, cipher: client.cipher(), judge, at_once: AT_ONCE };
     let mut verification = Verification::new(from, progress);
     let manifest = |reference: &str| net::fetch::manifest(&client, reference);
     if let Some(name) = name {

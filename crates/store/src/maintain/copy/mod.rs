@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use base::{Digest, Error, Result};
+use base::{Digest, Error, ErrorKind, Result};
 use image::manifest::{Copied, Parent};
 use image::tree::NodeSource;
 use image::{
@@ -32,6 +32,8 @@ pub struct Copier<'a> {
     known: HashMap<Digest, (u64, Digest)>,
     /// Whether the image's profile was copied already, or looked for.
     has_profile: bool,
+    /// Whether copies of signed versions may be without a signature.
+    drops_signatures: bool,
 }
 
 /// Result of copying a version.
@@ -45,6 +47,8 @@ pub struct CopyReport {
     pub objects: u64,
     /// Bytes of these objects.
     pub bytes: u64,
+    /// Whether the version was signed in the source, and its new copy is not.
+    pub lost_signature: bool,
 }
 
 impl<'a> Copier<'a> {
@@ -60,13 +64,23 @@ impl<'a> Copier<'a> {
                 known.insert(copied.digest, (number, digest));
             }
         }
-        Ok(Self { from, to, image: image.clone(), known, has_profile: false })
+        let image = image.clone();
+        Ok(Self { from, to, image, known, has_profile: false, drops_signatures: false })
+    }
+
+    /// The same, where a copy of a signed version has no signature if the target has no key that signs. A signature
+    /// covers number and repository, so it can't be copied.
+    #[must_use]
+    pub fn without_signatures(mut self) -> Self {
+        self.drops_signatures = true;
+        self
     }
 
     /// Copies the version that `reference` names in the source: same content, next number in the target. A version
     /// that was copied before is not copied again. Every object is verified. If the repositories are encrypted
     /// differently, this machine decrypts and encrypts all objects again. The first call also copies the image's
-    /// profile, if the target has none.
+    /// profile, if the target has none. `Refused` if the version is signed and the target has no key that signs
+    /// ([`Self::without_signatures`] allows it).
     pub fn copy(&mut self, reference: &Reference) -> Result<CopyReport> {
         let (sealed, _) = self.from.signed_manifest(reference)?;
         let report = self.copy_version(reference, &sealed)?;
@@ -83,7 +97,12 @@ impl<'a> Copier<'a> {
             [Some(sealed.digest()), origin].into_iter().flatten().find_map(|digest| self.known.get(&digest));
         if let Some(&(number, _)) = known {
             let manifest = self.to.resolve(&Reference::Version(self.image.clone(), number))?;
-            return Ok(CopyReport { manifest, known: true, objects: 0, bytes: 0 });
+            return Ok(CopyReport { manifest, known: true, objects: 0, bytes: 0, lost_signature: false });
+        }
+        let lost_signature = self.to.keys.sign.is_none() && sealed.signed().has_signatures();
+        if lost_signature && !self.drops_signatures {
+            let text = format!("copy `{reference}`: it is signed, and no key is given that signs the copy");
+            return Err(Error::new(ErrorKind::Refused, text));
         }
         let manifest = &sealed.manifest;
         let stamp = Stamp { created: manifest.created.clone(), creator: manifest.creator.clone() };
@@ -97,6 +116,7 @@ impl<'a> Copier<'a> {
             known: false,
             objects: sent.objects.into_inner(),
             bytes: sent.bytes.into_inner(),
+            lost_signature,
         })
     }
 
@@ -131,7 +151,7 @@ impl<'a> Copier<'a> {
             number: from.number,
             digest: sealed.digest(),
         };
-        Manifest { parent, copied: Some(copied), ..from.clone() }
+        Manifest { repository: None, parent, copied: Some(copied), ..from.clone() }
     }
 
     /// Sends what differs from a version in the target, whose objects are all stored there.
