@@ -8,6 +8,7 @@
 mod attached;
 pub mod fuse;
 pub mod images;
+mod lock;
 pub mod machine;
 pub mod nbd;
 pub mod raw;

@@ -10,6 +10,7 @@ use disk::{ReadAt, Target, TargetOptions, WriteAt, open_target};
 use image::{Layout, Manifest};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::lock::hold;
 use crate::machine::{Cut, Held, Record, Sectors};
 use crate::state::{self, BootId, InDoubt, Lineage, Recovered};
 
@@ -310,7 +311,7 @@ fn lock(folder: &Path) -> Result<File> {
     let path = folder.join("lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
     let file = file.map_err(|error| failed("open", &path, error))?;
-    match file.try_lock() {
+    match hold(&file) {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             let text = format!("another process has the disk in `{}`", folder.display());

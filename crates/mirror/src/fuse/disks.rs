@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use base::{Error, ErrorKind, Result};
 use fuser::BackingId;
@@ -27,12 +27,8 @@ use store::{ImageName, Reference};
 use super::bytes::ByteDisk;
 use super::event::{Event, Log};
 use super::origin::Origin;
+use crate::lock::hold;
 use crate::{Commit, Mirror, MirrorOptions, Served, Source};
-
-/// How often the lock of another mount is tried, and ([`LOCK_PAUSE`]) at what interval: two seconds in all.
-const LOCK_LOOKS: u32 = 100;
-/// See [`LOCK_LOOKS`].
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Maximum number of cached manifests. They need no refresh, since versions never change.
 const MANIFESTS_MAX: usize = 1024;
@@ -123,18 +119,6 @@ pub(super) struct Disks {
 
 fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     Error::from_io(format!("{what} `{}`", path.display()), error)
-}
-
-/// Locks `file`, and retries for two seconds: a mount that is just ending, or a child process that has inherited the
-/// file for a moment, may still have the lock.
-fn hold(file: &File) -> std::result::Result<(), TryLockError> {
-    for _ in 0..LOCK_LOOKS {
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => std::thread::park_timeout(LOCK_PAUSE),
-            done => return done,
-        }
-    }
-    file.try_lock()
 }
 
 impl Disks {
