@@ -53,7 +53,9 @@ impl AddressShare {
             buckets.retain(|_, bucket| now.duration_since(bucket.filled_at) < SAVED);
         }
         let bucket = buckets.entry(place_of(address)).or_insert(Bucket { bytes: 0, filled_at: now });
-        bucket.take(bytes, (sessions / SESSION_PARTS).max(RATE_MIN) / 8, now)
+        bucket.take(bytes, (sessions / SESSION_PARTS).max(RATE_MIN) / 8, now)?;
+        self.budget.count_answer(bytes as u64);
+        Ok(())
     }
 }
 

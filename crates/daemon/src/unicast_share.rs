@@ -41,6 +41,7 @@ impl UnicastShare {
         while !bucket.take(bytes, self.budget.rate(), Instant::now()) && begin.elapsed() < PATIENCE {
             sleep(STEP).await;
         }
+        self.budget.count_answer(bytes);
     }
 }
 

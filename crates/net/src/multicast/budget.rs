@@ -12,9 +12,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::Instant;
 use parking_lot::{Mutex, MutexGuard};
+use proto::multicast::OwnShare;
+
+use super::own_link::{LinkSample, OwnLink, SAMPLE_INTERVAL};
+use crate::clock::Clock;
+use crate::send_queue::{QueueSample, SendQueue};
 
 /// Time between two claims of a session that sends.
 pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
@@ -31,6 +38,9 @@ const RELEASE_PARTS: u64 = 32;
 /// A session that sent less than five sixths of its ceiling for this many claims is bound. (If the link binds all
 /// sessions, each sends eight ninths of its ceiling.)
 const BOUND_CLAIMS: u32 = 50;
+/// Asking for the counters of an interface takes at most one part in `SAMPLE_COST_PARTS` of the time: the system lists
+/// those of all interfaces.
+const SAMPLE_COST_PARTS: u32 = 100;
 /// A bound session keeps its rate, and one part in `GROWTH_PARTS` more.
 const GROWTH_PARTS: u64 = 4;
 /// A bound session is offered its full part again after this many claims.
@@ -42,6 +52,22 @@ pub struct Budget {
     ceiling: Option<u64>,
     floor: u64,
     claims: Mutex<Claims>,
+    clock: Clock,
+    /// By the interface's index.
+    links: Mutex<HashMap<u32, Link>>,
+    /// Bytes of the server's answers by unicast while a session sent.
+    answer_bytes: AtomicU64,
+}
+
+/// An interface that sessions send on.
+#[derive(Debug)]
+struct Link {
+    queue: Option<SendQueue>,
+    own: OwnLink,
+    /// When the interface is asked next.
+    next_sample: Instant,
+    multicast_bytes: u64,
+    share: Option<OwnShare>,
 }
 
 #[derive(Debug, Default)]
@@ -81,7 +107,8 @@ impl Budget {
     /// session that has something to send gets at least `floor`, unless the ceiling is too low for that.
     #[must_use]
     pub fn new(ceiling: Option<u64>, floor: u64) -> Arc<Self> {
-        Arc::new(Self { ceiling, floor, claims: Mutex::default() })
+        let (claims, links, answer_bytes) = Default::default();
+        Arc::new(Self { ceiling, floor, claims, clock: Clock::start(), links, answer_bytes })
     }
 
     /// The ceiling of all sessions together, in bits per second.
@@ -101,6 +128,11 @@ impl Budget {
     #[must_use]
     pub fn rate(&self) -> u64 {
         self.lock().by_session.values().map(|claim| claim.rate).sum()
+    }
+
+    /// Counts `bytes` that the server sends as an answer by unicast.
+    pub fn count_answer(&self, bytes: u64) {
+        self.answer_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Registers a session on the interface with index `link`. It has nothing to send yet.
@@ -145,6 +177,48 @@ impl Share {
         claim.ceiling = of_all.min(of_link).max(1);
         claims.by_session.insert(self.session, claim);
         claim.ceiling
+    }
+}
+
+impl Share {
+    /// Counts `sent_bytes` that the session has sent since the last call, headers included, and returns what it is to
+    /// take of its own interface; `None` if that is not known to be the limit, or nobody else uses it.
+    pub(super) fn of_own_link(&self, sent_bytes: u64) -> Option<OwnShare> {
+        let (link, sessions) = {
+            let claims = self.budget.lock();
+            let link = claims.by_session.get(&self.session)?.link;
+            let sends = |claim: &&Claim| claim.link == link && claim.rate > 0;
+            (link, claims.by_session.values().filter(sends).count() as u64)
+        };
+        let answer_bytes = self.budget.answer_bytes.load(Ordering::Relaxed);
+        let mut links = self.budget.links.lock();
+        let state = links.entry(link).or_insert_with(|| Link::new(link));
+        state.look(&self.budget.clock, sent_bytes, answer_bytes);
+        state.share.map(|share| OwnShare { rate: share.rate / sessions.max(1), ..share })
+    }
+}
+
+impl Link {
+    fn new(interface: u32) -> Self {
+        let (own, share) = Default::default();
+        let (queue, next_sample) = (SendQueue::open(interface).ok(), Instant::ZERO);
+        Self { queue, own, next_sample, multicast_bytes: 0, share }
+    }
+
+    fn look(&mut self, clock: &Clock, sent_bytes: u64, answer_bytes: u64) {
+        self.multicast_bytes += sent_bytes;
+        let now = clock.now();
+        if now < self.next_sample {
+            return;
+        }
+        let sample = self.queue.as_mut().and_then(SendQueue::sample);
+        let took = clock.now().since(now);
+        self.next_sample = now + SAMPLE_INTERVAL.max(took * SAMPLE_COST_PARTS);
+        let Some(sample) = sample else { return };
+        let QueueSample { passed_bytes, waiting_bytes } = sample;
+        let multicast_bytes = self.multicast_bytes;
+        let sample = LinkSample { passed_bytes, waiting_bytes, multicast_bytes, answer_bytes };
+        self.share = self.own.sample(now, sample);
     }
 }
 

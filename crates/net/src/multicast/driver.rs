@@ -10,7 +10,7 @@ use std::time::Duration;
 use base::Instant;
 use bytes::Bytes;
 use crossbeam_channel::Receiver;
-use proto::multicast::{Server, ServerEvent, Transmit};
+use proto::multicast::{OwnShare, Server, ServerEvent, Transmit};
 
 use super::budget::{CLAIM_INTERVAL, Share};
 use super::outgoing::{Outgoing, Protection};
@@ -73,8 +73,10 @@ pub(super) struct Driver {
     packet_bytes_sent: u64,
     /// Since when the session has no receivers, and how many were admitted by then.
     deserted: Option<(Instant, usize)>,
-    /// The rate for which the send buffer was last sized.
+    /// The rate for which the send buffer was last sized, and the queue of this machine's own link.
     buffer_rate: u64,
+    buffer_queue: Duration,
+    own: Option<OwnShare>,
     ending: Option<Instant>,
     trouble: Option<String>,
 }
@@ -93,6 +95,8 @@ impl Driver {
             shared,
             deserted: Some((clock.now(), 0)),
             buffer_rate: 0,
+            buffer_queue: Duration::ZERO,
+            own: None,
             clock,
             machine,
             socket,
@@ -166,10 +170,18 @@ impl Driver {
             return;
         }
         let ceiling = self.share.claim(self.rate_of(sent_bytes, passed));
+        self.own = self.share.of_own_link(self.with_headers(sent_bytes));
+        self.machine.set_own_share(self.own);
         if ceiling != self.claimed.ceiling {
             self.machine.set_ceiling(ceiling.min(RATE_MAX));
         }
         self.claimed = Claimed { at: now, ceiling, sent_bytes: self.packet_bytes_sent };
+    }
+
+    /// The bytes on the wire of packets of `sent_bytes` together.
+    fn with_headers(&self, sent_bytes: u64) -> u64 {
+        let headers = u64::from(super::overhead_bytes(self.shared.config.group.is_ipv4()));
+        sent_bytes + sent_bytes / u64::from(self.shared.shape.block_bytes) * headers
     }
 
     fn is_little(&self, sent_bytes: u64) -> bool {
@@ -271,12 +283,15 @@ impl Driver {
         Waiting::No
     }
 
-    /// Sizes the send buffer for the rate if the rate has changed by more than a quarter.
+    /// Sizes the send buffer for the rate and the queue of this machine's own link, if either has changed by more than
+    /// a quarter.
     fn fit_buffer(&mut self) {
-        let rate = self.machine.rate();
-        if rate.abs_diff(self.buffer_rate) > self.buffer_rate / 4 {
-            self.buffer_rate = rate;
-            self.socket.fit_buffer(rate);
+        let (rate, queue) = (self.machine.rate(), self.own.map_or(Duration::ZERO, |own| own.queue));
+        if rate.abs_diff(self.buffer_rate) > self.buffer_rate / 4
+            || queue.abs_diff(self.buffer_queue) > self.buffer_queue / 4
+        {
+            (self.buffer_rate, self.buffer_queue) = (rate, queue);
+            self.socket.fit_buffer(rate, queue);
         }
     }
 

@@ -10,6 +10,7 @@ mod driver;
 pub mod order;
 mod outage;
 mod outgoing;
+mod own_link;
 mod readahead;
 pub mod receiver;
 pub mod server;

@@ -29,6 +29,8 @@ pub(crate) const SEND_BUFFER_BYTES: usize = 192 << 10;
 /// At lower rates the send buffer holds what takes this time to send, in milliseconds, but at least
 /// `SEND_BUFFER_BYTES_MIN`.
 const SEND_BUFFER_MS: u64 = 3;
+/// The longest queue of other flows that the buffer follows.
+const QUEUE_MS_MAX: u64 = 100;
 const SEND_BUFFER_BYTES_MIN: usize = 16 << 10;
 /// Requested size of the receive buffer, in bytes: what arrives at 10 Gbit/s while the reader sleeps for 13 ms.
 pub(crate) const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
@@ -142,11 +144,14 @@ impl GroupSender {
         self.retried(|| self.socket.send(receiver, packet, packet.len()))
     }
 
-    /// Sizes the send buffer so that it drains within a few milliseconds at `bits_per_second`. Later packets, like
-    /// repairs, cannot overtake its content, and receivers would see its delay as congestion.
-    pub(crate) fn fit_buffer(&self, bits_per_second: u64) {
+    /// Sizes the send buffer so that it drains within a few milliseconds at `bits_per_second`, and `queue` later. Later
+    /// packets, like repairs, cannot overtake its content, and receivers would see its delay as congestion. But what
+    /// the socket has in a queue of that length is this flow's part of it, so less than the rate's part would not do.
+    /// More than that (the system counts memory, not bytes) does no harm: then the rate is the limit.
+    pub(crate) fn fit_buffer(&self, bits_per_second: u64, queue: Duration) {
+        let ms = SEND_BUFFER_MS + 2 * u64::try_from(queue.as_millis()).unwrap_or(u64::MAX).min(QUEUE_MS_MAX);
         // The kernel grants twice the requested size.
-        let bytes = usize::try_from(bits_per_second / 8 * SEND_BUFFER_MS / 1000 / 2).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(bits_per_second / 8 * ms / 1000 / 2).unwrap_or(usize::MAX);
         let _ =
             self.socket.socket.set_send_buffer_size(bytes.clamp(SEND_BUFFER_BYTES_MIN, SEND_BUFFER_BYTES));
     }

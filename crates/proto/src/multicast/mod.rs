@@ -22,7 +22,7 @@ mod stats;
 mod wire;
 
 pub use bits::ObjectSet;
-pub use rate::RateConfig;
+pub use rate::{OwnShare, RateConfig};
 pub use receiver::{Disposition, Receiver, ReceiverConfig, ReceiverEvent, Slot};
 pub use server::{Gathering, MachineId, Run, Server, ServerConfig, ServerEvent, Transmit};
 pub use stats::{ReceiverStatistics, Resent, SessionStatistics};

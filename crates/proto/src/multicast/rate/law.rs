@@ -72,6 +72,10 @@ const FLAT_PART: f64 = 0.85;
 const LOSS_COMPETE: f64 = 0.01;
 /// With this loss the rate is at most what is delivered, even while competing.
 const LOSS_FLOOD: f64 = 0.08;
+/// For this time after such a loss the rate does not rise to a part of this machine's own link.
+const FLOOD_TIME: f64 = 5.0;
+/// Largest factor by which a step changes the rate towards that part.
+const OWN_SLEW: f64 = 1.25;
 /// When the competition begins, the rate returns to this part of what it was before the cuts.
 const REGAINED: f64 = 0.8;
 /// For this time after the other flow seemed to end, more than `AGAIN_CUTS` cuts are enough to compete again.
@@ -107,6 +111,15 @@ struct Streak {
     since: f64,
     from: f64,
     cuts: u32,
+}
+
+/// This machine's own link, while it is the limit and others use it, too.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Own {
+    /// The part to take, in bits per second.
+    pub rate: f64,
+    /// How long packets wait before that link, in seconds.
+    pub queue: f64,
 }
 
 /// The state of the law.
@@ -145,6 +158,10 @@ pub(super) struct Law {
     peak: f64,
     tallest: f64,
     push: Push,
+    /// The part of this machine's own link that the session is to take, if that link is known to be the limit.
+    own: Option<Own>,
+    /// When another link than this machine's own was last found to be full meanwhile.
+    flooded_at: Option<f64>,
 }
 
 impl Law {
@@ -171,6 +188,8 @@ impl Law {
             peak: 0.0,
             tallest: 0.0,
             push: Push::default(),
+            own: None,
+            flooded_at: None,
         }
     }
 
@@ -180,6 +199,11 @@ impl Law {
         self.rate = self.bounded(self.rate);
     }
 
+    /// Sets the part of this machine's own link to take, while that link is the limit.
+    pub(super) fn set_own(&mut self, own: Option<Own>) {
+        self.own = own;
+    }
+
     fn bounded(&self, rate: f64) -> f64 {
         rate.max(self.floor).min(self.ceiling)
     }
@@ -187,7 +211,8 @@ impl Law {
     /// Begins the search again, from `initial`, or from the present rate if that is higher. Forgets all else: it may be
     /// out of date.
     pub(super) fn search_again(&mut self, now: f64, initial: f64) {
-        *self = Self::new(now, initial.max(self.rate), self.floor, self.ceiling);
+        let fresh = Self::new(now, initial.max(self.rate), self.floor, self.ceiling);
+        *self = Self { own: self.own, ..fresh };
     }
 
     /// Follows the link, unless the search still runs: what another flow did was told by others.
@@ -228,6 +253,9 @@ impl Law {
     pub(super) fn look(&mut self, look: &Look) -> Verdict {
         self.sent = if self.is_seeking() { look.sent } else { 0.5 * (self.sent + look.sent) };
         let Some(view) = look.view else { return Verdict::Calm };
+        if let Some(own) = self.own {
+            return self.share_own_link(look, view, own);
+        }
         if self.drained.is_some() && self.drain(look, view) && !look.fresh {
             return Verdict::Congested;
         }
@@ -248,6 +276,26 @@ impl Law {
         }
         self.rate = self.bounded(self.rate);
         verdict
+    }
+
+    /// Moves to the rate that `own` tells. If packets wait elsewhere, or are lost, another link is full, too: then the
+    /// rate is cut, and does not rise for a while.
+    fn share_own_link(&mut self, look: &Look, view: View, own: Own) -> Verdict {
+        let waits_elsewhere = view.queue_last - own.queue > QUEUE_HIGH + 2.0 * look.packet;
+        let loses = view.loss.beyond(look.baseline.unwrap_or(view.loss.part), LOSS_FLOOD).is_some();
+        if look.fresh && (waits_elsewhere || loses) {
+            self.flooded_at = Some(look.now);
+            self.reduce(look, view, CUT);
+            return Verdict::Cut;
+        }
+        let is_flooded = self.flooded_at.is_some_and(|at| look.now - at < FLOOD_TIME);
+        let most = if is_flooded { self.rate } else { self.rate * OWN_SLEW };
+        self.rate = self.bounded(own.rate.clamp(self.rate / OWN_SLEW, most));
+        self.mode = Mode::Follow;
+        (self.streak, self.drained, self.borne) = (None, None, None);
+        (self.clear_at, self.queued_at) = (look.now, look.now);
+        self.push.stop();
+        Verdict::Calm
     }
 
     fn seek(&mut self, look: &Look, view: View) -> Verdict {

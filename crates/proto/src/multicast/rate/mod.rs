@@ -41,7 +41,8 @@
 //! of the permitted time is forfeited: nothing was sent in it. Then the rate is at most 1.1 times what is really
 //! sent, and this machine's own queue (at most 6 ms and 256 KiB, not growing) is no congestion. The socket's buffer
 //! follows the rate, so with other flows on that link a higher rate may bring more. So every 2 s a higher rate is
-//! tried, up to twice what is sent, and kept while it brings a tenth more.
+//! tried, up to twice what is sent, and kept while it brings a tenth more. A driver that sees what passes this
+//! machine's interface sets the part to take itself (`Server::set_own_share`); then only losses lower the rate.
 //!
 //! **Bounds.** Packets are spaced. A run takes at most half a millisecond. A driver that wakes up late may catch up
 //! by a millisecond or 128 KiB, whichever is less. After a second without a report the rate is halved each second,
@@ -67,7 +68,7 @@ mod tests;
 use base::{Duration, Instant};
 
 pub(super) use self::feedback::Feedback;
-use self::law::{Law, Verdict};
+use self::law::{Law, Own, Verdict};
 use self::look::Look;
 use self::pacer::Pacer;
 use self::sense::Sense;
@@ -82,6 +83,15 @@ pub struct RateConfig {
     pub floor: u64,
     /// The highest rate.
     pub ceiling: u64,
+}
+
+/// The part of this machine's own link that a session is to take, while that link is the limit and others use it, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnShare {
+    /// The part, in bits per second on the wire.
+    pub rate: u64,
+    /// How long packets wait before that link.
+    pub queue: Duration,
 }
 
 /// After this time without any report the rate is halved.
@@ -232,6 +242,12 @@ impl Rate {
     pub(super) fn set_ceiling(&mut self, bits_per_second: u64) {
         self.law.set_ceiling(to_float(bits_per_second));
         self.pacer.set_rate(self.bits_per_second());
+    }
+
+    /// Sets the part of this machine's own link to take; `None` if that link is not known to be the limit.
+    pub(super) fn set_own_share(&mut self, share: Option<OwnShare>) {
+        let own = |share: OwnShare| Own { rate: to_float(share.rate), queue: share.queue.as_secs_f64() };
+        self.law.set_own(share.map(own));
     }
 
     /// The present rate in bits per second.

@@ -20,7 +20,7 @@ use base::{Duration, Instant};
 
 use crate::multicast::bits::index;
 use crate::multicast::clock::micros;
-use crate::multicast::rate::{Feedback, Rate};
+use crate::multicast::rate::{Feedback, OwnShare, Rate};
 use crate::multicast::repair::Repairs;
 use crate::multicast::server::cache::{Cache, Place};
 pub use crate::multicast::server::event::{Run, ServerConfig, ServerEvent, Transmit};
@@ -236,6 +236,12 @@ impl Server {
     /// the server's maximum.
     pub fn set_ceiling(&mut self, bits_per_second: u64) {
         self.rate.set_ceiling(bits_per_second);
+    }
+
+    /// Sets the part of this machine's own link that the session is to take; `None` if that link is not known to be the
+    /// limit.
+    pub fn set_own_share(&mut self, share: Option<OwnShare>) {
+        self.rate.set_own_share(share);
     }
 
     /// The rate at which the server would send now if it had enough to send, in bits per second on the wire.

@@ -11,7 +11,7 @@ mod tcp;
 use base::{Duration, Instant};
 
 use self::net::{MS, Net, PACKET, Port, SECOND};
-use super::{Feedback, Rate, RateConfig};
+use super::{Feedback, OwnShare, Rate, RateConfig};
 use crate::multicast::wire::header::ReceiverId;
 
 const M: f64 = 1e6;
@@ -268,6 +268,35 @@ fn a_slow_minority_does_not_slow_the_others() {
         let outcome = outcome(format!("{slow} of 16 slow"), &net, 200, 3000, 100.0 * M);
         net.demand(outcome.sum > 0.95, &outcome);
     }
+}
+
+/// Runs one receiver that reports this queue every 10 ms, for a second. Returns the rate at the end.
+fn run_with_queue(rate: &mut Rate, from: Instant, queue_us: u32) -> u64 {
+    for step in 1..100u64 {
+        let now = from + Duration::from_millis(10 * step);
+        for _ in 0..rate.bits_per_second() / 800 / PACKET {
+            rate.sent(rate.ready_at(), PACKET);
+        }
+        let arrived = from.since(Instant::ZERO).as_secs() * 1000 + step * 10;
+        rate.feedback(now, &Feedback { receiver: ReceiverId(3), queue_us, arrived, lost: 0 }, 1);
+    }
+    rate.bits_per_second()
+}
+
+#[test]
+fn a_part_of_the_own_link_is_taken_while_packets_wait_nowhere_else() {
+    let config = RateConfig { initial: 20_000_000, floor: 1_000_000, ceiling: 100_000_000 };
+    let mut rate = Rate::new(Instant(SECOND), config).with_packet(PACKET);
+    let share = OwnShare { rate: 50_000_000, queue: Duration::from_millis(20) };
+    rate.set_own_share(Some(share));
+    assert_eq!(run_with_queue(&mut rate, Instant(SECOND), 20_000), 50_000_000);
+    rate.set_own_share(Some(OwnShare { rate: 30_000_000, ..share }));
+    assert_eq!(run_with_queue(&mut rate, Instant(2 * SECOND), 20_000), 30_000_000);
+    // Another link is full, too.
+    assert!(run_with_queue(&mut rate, Instant(3 * SECOND), 40_000) < 15_000_000);
+    // It is given a while; then the part is taken again.
+    assert!(run_with_queue(&mut rate, Instant(4 * SECOND), 0) < 15_000_000);
+    assert_eq!(run_with_queue(&mut rate, Instant(10 * SECOND), 0), 30_000_000);
 }
 
 #[test]

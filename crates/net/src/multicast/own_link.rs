@@ -1,0 +1,273 @@
+//! How the sessions of an interface share it with other flows of this machine.
+//!
+//! If this machine's own interface is the limit, neither delay nor loss tells a session how much it may take: TCP keeps
+//! as much in the interface's queue as its rate needs (TCP small queues, Linux's `tcp_output.c`), and so does our
+//! socket. Any division of the link stays as it is: whoever began first keeps most of it. But the interface's counters
+//! tell what passes and whether packets wait, so a fair rate can be set:
+//!
+//! - Every 25 ms the interface's counters are read; what they say is judged for each fifth of a second. The link is
+//!   *full* if packets waited in more than half of the samples. What is neither multicast nor the server's own
+//!   unicast belongs to *others*.
+//! - While the link is full and others take a twentieth or more, the sessions move towards half of it, an eighth of the
+//!   link each time. Upwards they always may. Downwards only if the others want it: if they did not take half of
+//!   what was given up, it is taken back, and tried again after 2 s.
+//! - While the link is full and nobody else is there, but the server answers by unicast, the sessions take what that
+//!   leaves. Otherwise the bursts of those answers would look like congestion.
+
+use base::{Duration, Instant};
+use proto::multicast::OwnShare;
+
+/// Time between two samples.
+pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
+/// Time over which samples are judged.
+const WINDOW: Duration = Duration::from_millis(200);
+/// Other flows count from this part of the link on: one part in `OTHERS_PARTS`.
+const OTHERS_PARTS: u64 = 20;
+/// One part in `SMOOTH_PARTS` of the answers' rate is that of the last window.
+const SMOOTH_PARTS: u64 = 4;
+/// The server's own unicast counts from this part of the link on.
+const ANSWERS_PARTS: u64 = 100;
+/// The sessions' part changes by one part in `STEP_PARTS` of the link.
+const STEP_PARTS: u64 = 8;
+/// After a trial that brought the others nothing, the next one waits.
+const REST: Duration = Duration::from_secs(2);
+/// The sessions' part may be this much more or less than half: one part in `SLACK_PARTS` of the link.
+const SLACK_PARTS: u64 = 20;
+/// A session that sends less than one part in `IDLE_PARTS` of the link has nothing to send.
+const IDLE_PARTS: u64 = 100;
+/// A link that seemed not full for this many windows is not.
+const NOT_FULL_WINDOWS: u32 = 2;
+
+/// Counters of an interface and of this server at one moment. All only grow, except `waiting_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LinkSample {
+    /// Bytes that the interface has sent.
+    pub(super) passed_bytes: u64,
+    /// Bytes that wait in its queue.
+    pub(super) waiting_bytes: u32,
+    /// Bytes that the sessions have sent, with their headers.
+    pub(super) multicast_bytes: u64,
+    /// Bytes of the server's answers by unicast.
+    pub(super) answer_bytes: u64,
+}
+
+/// Finds the rate of all sessions of an interface together.
+#[derive(Debug, Default)]
+pub(super) struct OwnLink {
+    window: Option<Window>,
+    /// The rate that the sessions get, in bits per second; `None`: they find it themselves.
+    rate: Option<u64>,
+    /// The trial that runs.
+    trial: Option<Trial>,
+    rest_until: Option<Instant>,
+    not_full: u32,
+    /// The smoothed rate of the server's answers, which go out in whole objects.
+    answers: u64,
+    /// How long packets waited at most in the last window.
+    queue: Duration,
+}
+
+/// The window that is being measured.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    from: Instant,
+    first: LinkSample,
+    samples: u32,
+    waited: u32,
+    longest_bytes: u32,
+}
+
+/// Whether others take what the sessions gave up.
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    /// The rate before it, and what others had then.
+    rate: u64,
+    others: u64,
+}
+
+/// What a window showed, in bits per second.
+#[derive(Debug, Clone, Copy)]
+struct Shares {
+    total: u64,
+    multicast: u64,
+    answers: u64,
+    others: u64,
+    full: bool,
+    queue: Duration,
+}
+
+impl OwnLink {
+    /// What all sessions together are to take, after a sample at `now`; `None` if the interface is not known to be the
+    /// limit, or nobody else uses it.
+    pub(super) fn sample(&mut self, now: Instant, sample: LinkSample) -> Option<OwnShare> {
+        let window = self.window.get_or_insert_with(|| Window::new(now, sample));
+        window.samples += 1;
+        window.waited += u32::from(sample.waiting_bytes > 0);
+        window.longest_bytes = window.longest_bytes.max(sample.waiting_bytes);
+        let passed = now.since(window.from);
+        if passed >= WINDOW {
+            let shares = window.shares(&sample, passed, self.answers);
+            self.answers = shares.answers;
+            self.window = Some(Window::new(now, sample));
+            self.queue = shares.queue;
+            self.judge(now, shares);
+        }
+        self.rate.map(|rate| OwnShare { rate, queue: self.queue })
+    }
+
+    fn judge(&mut self, now: Instant, shares: Shares) {
+        let Shares { total, multicast, answers, others, .. } = shares;
+        self.not_full = if shares.full { 0 } else { self.not_full + 1 };
+        let trial = self.trial.take();
+        if let Some(trial) = trial {
+            let given_up = trial.rate.saturating_sub(self.rate.unwrap_or(trial.rate));
+            if others < trial.others + given_up / 2 {
+                self.rate = Some(trial.rate);
+                self.rest_until = Some(now + REST);
+                return;
+            }
+        } else if self.not_full >= NOT_FULL_WINDOWS || multicast < total / IDLE_PARTS {
+            self.rate = None;
+            return;
+        }
+        if others < total / OTHERS_PARTS {
+            let is_beside_answers = shares.full && answers >= total / ANSWERS_PARTS;
+            self.rate = is_beside_answers.then(|| total.saturating_sub(answers));
+            return;
+        }
+        if !shares.full && trial.is_none() {
+            return;
+        }
+        let (half, step, slack) =
+            (total.saturating_sub(answers) / 2, total / STEP_PARTS, total / SLACK_PARTS);
+        if multicast + slack < half {
+            self.rate = Some(half.min(self.rate.unwrap_or(multicast).max(multicast) + step));
+        } else if multicast > half + slack {
+            let rate = self.rate.unwrap_or(multicast).min(multicast);
+            if self.rest_until.is_none_or(|until| now >= until) {
+                self.trial = Some(Trial { rate, others });
+                self.rate = Some(half.max(rate.saturating_sub(step)));
+            }
+        } else {
+            self.rate = Some(half);
+        }
+    }
+}
+
+impl Window {
+    fn new(from: Instant, first: LinkSample) -> Self {
+        Self { from, first, samples: 0, waited: 0, longest_bytes: 0 }
+    }
+
+    /// What the window showed, if the answers had the smoothed rate `answers` before it.
+    fn shares(&self, last: &LinkSample, passed: Duration, answers: u64) -> Shares {
+        let rate = |of: fn(&LinkSample) -> u64| {
+            let bits = u128::from(of(last).saturating_sub(of(&self.first))) * 8_000_000_000;
+            u64::try_from(bits / passed.as_nanos().max(1)).unwrap_or(u64::MAX)
+        };
+        let total = rate(|sample| sample.passed_bytes);
+        // What a socket has accepted may still wait in the queue.
+        let multicast = rate(|sample| sample.multicast_bytes).min(total);
+        let answers = (answers - answers / SMOOTH_PARTS + rate(|sample| sample.answer_bytes) / SMOOTH_PARTS)
+            .min(total - multicast);
+        let others = total - multicast - answers;
+        let queue = Duration::from_nanos(u64::from(self.longest_bytes) * 8_000_000_000 / total.max(1));
+        Shares { total, multicast, answers, others, full: 2 * self.waited > self.samples, queue }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: u64 = 100_000_000;
+
+    /// A link with a session, another flow and the server's answers, in steps of a sample.
+    struct Link {
+        own: OwnLink,
+        now: Instant,
+        sample: LinkSample,
+        /// What the session would send by itself.
+        wants: u64,
+        /// What the other flow would send, and the answers.
+        other: u64,
+        answers: u64,
+        rate: Option<u64>,
+    }
+
+    impl Link {
+        fn new(wants: u64, other: u64, answers: u64) -> Self {
+            let sample =
+                LinkSample { passed_bytes: 0, waiting_bytes: 0, multicast_bytes: 0, answer_bytes: 0 };
+            let now = Instant(1_000_000_000);
+            Self { own: OwnLink::default(), now, sample, wants, other, answers, rate: None }
+        }
+
+        /// Runs for some seconds. Returns the session's part of the link in the last of them, in per cent, and that
+        /// of the other flow.
+        fn run(&mut self, seconds: u32) -> (u64, u64) {
+            let mut sums = (0, 0);
+            for sample in 0..40 * seconds {
+                let left = LINK - self.answers.min(LINK);
+                let session = self.rate.unwrap_or(self.wants).min(left);
+                let other = self.other.min(left - session);
+                let bytes = |rate: u64| rate / 8 / 40;
+                self.sample.passed_bytes += bytes(session + other + self.answers);
+                self.sample.multicast_bytes += bytes(session);
+                self.sample.answer_bytes += bytes(self.answers);
+                let full = self.rate.unwrap_or(self.wants) + self.other + self.answers >= LINK;
+                self.sample.waiting_bytes = if full { 20_000 } else { 0 };
+                self.now = self.now + SAMPLE_INTERVAL;
+                self.rate = self.own.sample(self.now, self.sample).map(|share| share.rate);
+                if sample >= 40 * (seconds - 1) {
+                    sums = (sums.0 + session, sums.1 + other);
+                }
+            }
+            (sums.0 * 100 / 40 / LINK, sums.1 * 100 / 40 / LINK)
+        }
+    }
+
+    #[test]
+    fn a_session_that_came_second_gets_half() {
+        let (session, other) = Link::new(LINK / 10, LINK, 0).run(3);
+        assert!((45..=55).contains(&session) && (45..=55).contains(&other), "{session} {other}");
+    }
+
+    #[test]
+    fn a_flow_that_came_second_gets_half() {
+        let mut link = Link::new(LINK / 10 * 9, LINK, 0);
+        let (session, other) = link.run(3);
+        assert!((45..=55).contains(&session) && (45..=55).contains(&other), "{session} {other}");
+        link.other = 0;
+        assert_eq!(link.run(2), (90, 0), "when the flow has ended, the session finds its rate itself");
+    }
+
+    #[test]
+    fn what_a_flow_does_not_want_stays_with_the_session() {
+        let (session, other) = Link::new(LINK / 10 * 8, LINK / 5, 0).run(6);
+        assert!(session >= 76 && other >= 18, "{session} {other}");
+    }
+
+    #[test]
+    fn a_link_that_is_not_full_and_a_link_without_others_are_left_alone() {
+        let mut link = Link::new(LINK / 10, LINK / 2, 0);
+        assert_eq!((link.run(3), link.rate), ((10, 50), None));
+        let mut link = Link::new(LINK, 0, 0);
+        assert_eq!((link.run(3), link.rate), ((100, 0), None));
+    }
+
+    #[test]
+    fn a_session_without_anything_to_send_gets_no_part() {
+        let mut link = Link::new(LINK / 1000, LINK, 0);
+        assert_eq!((link.run(3), link.rate), ((0, 99), None));
+    }
+
+    #[test]
+    fn answers_of_the_server_leave_the_rest_to_the_session() {
+        let mut link = Link::new(LINK, 0, LINK / 16);
+        assert_eq!(link.run(3), (93, 0));
+        assert!(link.rate.unwrap().abs_diff(LINK - LINK / 16) < LINK / 500, "{:?}", link.rate);
+        link.answers = 0;
+        assert_eq!((link.run(2), link.rate), ((100, 0), None));
+    }
+}
