@@ -9,9 +9,6 @@ use net::multicast::budget::Budget;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-/// Unicast gets one part while multicast gets this many: together a sixteenth goes by unicast, which costs the others
-/// less than a tenth of their time, the saved bytes below included.
-const MULTICAST_PARTS: u64 = 15;
 /// What unicast did not use is kept for this time, so that a few objects at the end of a fetch need not wait.
 const SAVED: Duration = Duration::from_secs(2);
 /// How often a waiting request looks again: the session may have ended.
@@ -38,14 +35,19 @@ impl UnicastShare {
         }
         let begin = Instant::now();
         let mut bucket = self.bucket.lock().await;
-        while !bucket.take(bytes, self.budget.rate(), Instant::now()) && begin.elapsed() < PATIENCE {
+        while !bucket.take(bytes, self.rate(), Instant::now()) && begin.elapsed() < PATIENCE {
             sleep(STEP).await;
         }
         self.budget.count_answer(bytes);
     }
+
+    /// What is left for unicast, in bits per second; `None` if no session sends.
+    fn rate(&self) -> Option<u64> {
+        (self.budget.rate() > 0).then(|| self.budget.answer_rate())
+    }
 }
 
-/// A token bucket, which fills in proportion to the rate of all sessions.
+/// A token bucket, which fills at the rate that is left for unicast.
 struct Bucket {
     /// Bytes that may be sent now. Below zero after an object that was larger.
     bytes: i64,
@@ -53,13 +55,11 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Takes `bytes` if there are any left at `now`, while the sessions send at `rate` bits per second. True if the
-    /// object may be sent.
-    fn take(&mut self, bytes: u64, rate: u64, now: Instant) -> bool {
-        if rate == 0 {
-            return true;
-        }
-        let per_second = u128::from(rate / 8 / MULTICAST_PARTS);
+    /// Takes `bytes` if there are any left at `now`, and `rate` bits per second are left for unicast; `None` if there is
+    /// no limit. True if the object may be sent.
+    fn take(&mut self, bytes: u64, rate: Option<u64>, now: Instant) -> bool {
+        let Some(rate) = rate else { return true };
+        let per_second = u128::from(rate / 8);
         let in_time =
             |time: Duration| i64::try_from(per_second * time.as_micros() / 1_000_000).unwrap_or(i64::MAX);
         let most = in_time(SAVED);
@@ -78,22 +78,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sixteenth_goes_by_unicast_and_all_of_it_when_no_session_sends() {
-        const RATE: u64 = 150_000_000;
+    fn the_rate_is_kept_and_there_is_none_when_no_session_sends() {
+        const RATE: u64 = 10_000_000;
         const OBJECT: u64 = 90_000;
         let begin = Instant::now();
         let mut bucket = Bucket { bytes: 0, filled_at: begin };
         let mut sent = 0;
         for millis in 0..60_000 {
             let now = begin + Duration::from_millis(millis);
-            sent += if bucket.take(OBJECT, RATE, now) { OBJECT } else { 0 };
+            sent += if bucket.take(OBJECT, Some(RATE), now) { OBJECT } else { 0 };
         }
-        let share = RATE / 15 / 8 * 60;
+        let share = RATE / 8 * 60;
         assert!((share..share + 2 * OBJECT).contains(&sent), "{sent} bytes instead of {share}");
         // What was not used for a long time is not all kept.
         let later = begin + Duration::from_secs(1000);
-        let burst = (0..).take_while(|_| bucket.take(OBJECT, RATE, later)).count() as u64 * OBJECT;
-        assert!(burst <= RATE / 15 / 8 * 2 + OBJECT, "{burst} bytes at once");
-        assert!((0..1000).all(|_| bucket.take(OBJECT, 0, later)));
+        let burst = (0..).take_while(|_| bucket.take(OBJECT, Some(RATE), later)).count() as u64 * OBJECT;
+        assert!(burst <= RATE / 8 * 2 + OBJECT, "{burst} bytes at once");
+        assert!((0..1000).all(|_| bucket.take(OBJECT, None, later)));
     }
 }

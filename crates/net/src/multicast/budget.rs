@@ -15,13 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use proto::multicast::OwnShare;
 
-use super::own_link::{LinkSample, OwnLink, SAMPLE_INTERVAL};
-use crate::clock::Clock;
-use crate::send_queue::{QueueSample, SendQueue};
+use super::link::Link;
 
 /// Time between two claims of a session that sends.
 pub(crate) const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
@@ -38,9 +35,8 @@ const RELEASE_PARTS: u64 = 32;
 /// A session that sent less than five sixths of its ceiling for this many claims is bound. (If the link binds all
 /// sessions, each sends eight ninths of its ceiling.)
 const BOUND_CLAIMS: u32 = 50;
-/// Asking for the counters of an interface takes at most one part in `SAMPLE_COST_PARTS` of the time: the system lists
-/// those of all interfaces.
-const SAMPLE_COST_PARTS: u32 = 100;
+/// Unicast gets one part while multicast gets this many: together a sixteenth goes by unicast.
+const MULTICAST_PARTS: u64 = 15;
 /// A bound session keeps its rate, and one part in `GROWTH_PARTS` more.
 const GROWTH_PARTS: u64 = 4;
 /// A bound session is offered its full part again after this many claims.
@@ -52,22 +48,10 @@ pub struct Budget {
     ceiling: Option<u64>,
     floor: u64,
     claims: Mutex<Claims>,
-    clock: Clock,
     /// By the interface's index.
     links: Mutex<HashMap<u32, Link>>,
     /// Bytes of the server's answers by unicast while a session sent.
     answer_bytes: AtomicU64,
-}
-
-/// An interface that sessions send on.
-#[derive(Debug)]
-struct Link {
-    queue: Option<SendQueue>,
-    own: OwnLink,
-    /// When the interface is asked next.
-    next_sample: Instant,
-    multicast_bytes: u64,
-    share: Option<OwnShare>,
 }
 
 #[derive(Debug, Default)]
@@ -108,7 +92,7 @@ impl Budget {
     #[must_use]
     pub fn new(ceiling: Option<u64>, floor: u64) -> Arc<Self> {
         let (claims, links, answer_bytes) = Default::default();
-        Arc::new(Self { ceiling, floor, claims, clock: Clock::start(), links, answer_bytes })
+        Arc::new(Self { ceiling, floor, claims, links, answer_bytes })
     }
 
     /// The ceiling of all sessions together, in bits per second.
@@ -128,6 +112,15 @@ impl Budget {
     #[must_use]
     pub fn rate(&self) -> u64 {
         self.lock().by_session.values().map(|claim| claim.rate).sum()
+    }
+
+    /// What the server may answer to receivers by unicast, in bits per second, while sessions send: a part of what they
+    /// send, and more while that costs them nothing.
+    #[must_use]
+    pub fn answer_rate(&self) -> u64 {
+        let links = self.links.lock();
+        let times = links.values().filter_map(Link::answer_times).min().unwrap_or(1);
+        (self.rate() / MULTICAST_PARTS).saturating_mul(times)
     }
 
     /// Counts `bytes` that the server sends as an answer by unicast.
@@ -190,35 +183,12 @@ impl Share {
             let sends = |claim: &&Claim| claim.link == link && claim.rate > 0;
             (link, claims.by_session.values().filter(sends).count() as u64)
         };
-        let answer_bytes = self.budget.answer_bytes.load(Ordering::Relaxed);
+        let (answer_bytes, allowed) =
+            (self.budget.answer_bytes.load(Ordering::Relaxed), self.budget.answer_rate());
         let mut links = self.budget.links.lock();
         let state = links.entry(link).or_insert_with(|| Link::new(link));
-        state.look(&self.budget.clock, sent_bytes, answer_bytes);
-        state.share.map(|share| OwnShare { rate: share.rate / sessions.max(1), ..share })
-    }
-}
-
-impl Link {
-    fn new(interface: u32) -> Self {
-        let (own, share) = Default::default();
-        let (queue, next_sample) = (SendQueue::open(interface).ok(), Instant::ZERO);
-        Self { queue, own, next_sample, multicast_bytes: 0, share }
-    }
-
-    fn look(&mut self, clock: &Clock, sent_bytes: u64, answer_bytes: u64) {
-        self.multicast_bytes += sent_bytes;
-        let now = clock.now();
-        if now < self.next_sample {
-            return;
-        }
-        let sample = self.queue.as_mut().and_then(SendQueue::sample);
-        let took = clock.now().since(now);
-        self.next_sample = now + SAMPLE_INTERVAL.max(took * SAMPLE_COST_PARTS);
-        let Some(sample) = sample else { return };
-        let QueueSample { passed_bytes, waiting_bytes } = sample;
-        let multicast_bytes = self.multicast_bytes;
-        let sample = LinkSample { passed_bytes, waiting_bytes, multicast_bytes, answer_bytes };
-        self.share = self.own.sample(now, sample);
+        state.look(sent_bytes, answer_bytes, allowed);
+        state.share().map(|share| OwnShare { rate: share.rate / sessions.max(1), ..share })
     }
 }
 

@@ -2,11 +2,13 @@
 //! a clock.
 
 mod authentic;
+mod beside;
 pub mod budget;
 mod buffers;
 pub mod bundle;
 mod consumer;
 mod driver;
+mod link;
 pub mod order;
 mod outage;
 mod outgoing;

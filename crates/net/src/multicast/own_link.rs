@@ -5,9 +5,6 @@
 //! socket. Any division of the link stays as it is: whoever began first keeps most of it. But the interface's counters
 //! tell what passes and whether packets wait, so a fair rate can be set:
 //!
-//! - Every 25 ms the interface's counters are read; what they say is judged for each fifth of a second. The link is
-//!   *full* if packets waited in more than half of the samples. What is neither multicast nor the server's own
-//!   unicast belongs to *others*.
 //! - While the link is full and others take a twentieth or more, the sessions move towards half of it, an eighth of the
 //!   link each time. Upwards they always may. Downwards only if the others want it: if they did not take half of
 //!   what was given up, it is taken back, and tried again after 2 s.
@@ -17,14 +14,10 @@
 use base::{Duration, Instant};
 use proto::multicast::OwnShare;
 
-/// Time between two samples.
-pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
-/// Time over which samples are judged.
-const WINDOW: Duration = Duration::from_millis(200);
+use super::link::Shares;
+
 /// Other flows count from this part of the link on: one part in `OTHERS_PARTS`.
 const OTHERS_PARTS: u64 = 20;
-/// One part in `SMOOTH_PARTS` of the answers' rate is that of the last window.
-const SMOOTH_PARTS: u64 = 4;
 /// The server's own unicast counts from this part of the link on.
 const ANSWERS_PARTS: u64 = 100;
 /// The sessions' part changes by one part in `STEP_PARTS` of the link.
@@ -38,43 +31,15 @@ const IDLE_PARTS: u64 = 100;
 /// A link that seemed not full for this many windows is not.
 const NOT_FULL_WINDOWS: u32 = 2;
 
-/// Counters of an interface and of this server at one moment. All only grow, except `waiting_bytes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LinkSample {
-    /// Bytes that the interface has sent.
-    pub(super) passed_bytes: u64,
-    /// Bytes that wait in its queue.
-    pub(super) waiting_bytes: u32,
-    /// Bytes that the sessions have sent, with their headers.
-    pub(super) multicast_bytes: u64,
-    /// Bytes of the server's answers by unicast.
-    pub(super) answer_bytes: u64,
-}
-
 /// Finds the rate of all sessions of an interface together.
 #[derive(Debug, Default)]
 pub(super) struct OwnLink {
-    window: Option<Window>,
     /// The rate that the sessions get, in bits per second; `None`: they find it themselves.
     rate: Option<u64>,
     /// The trial that runs.
     trial: Option<Trial>,
     rest_until: Option<Instant>,
     not_full: u32,
-    /// The smoothed rate of the server's answers, which go out in whole objects.
-    answers: u64,
-    /// How long packets waited at most in the last window.
-    queue: Duration,
-}
-
-/// The window that is being measured.
-#[derive(Debug, Clone, Copy)]
-struct Window {
-    from: Instant,
-    first: LinkSample,
-    samples: u32,
-    waited: u32,
-    longest_bytes: u32,
 }
 
 /// Whether others take what the sessions gave up.
@@ -85,38 +50,16 @@ struct Trial {
     others: u64,
 }
 
-/// What a window showed, in bits per second.
-#[derive(Debug, Clone, Copy)]
-struct Shares {
-    total: u64,
-    multicast: u64,
-    answers: u64,
-    others: u64,
-    full: bool,
-    queue: Duration,
-}
-
 impl OwnLink {
-    /// What all sessions together are to take, after a sample at `now`; `None` if the interface is not known to be the
-    /// limit, or nobody else uses it.
-    pub(super) fn sample(&mut self, now: Instant, sample: LinkSample) -> Option<OwnShare> {
-        let window = self.window.get_or_insert_with(|| Window::new(now, sample));
-        window.samples += 1;
-        window.waited += u32::from(sample.waiting_bytes > 0);
-        window.longest_bytes = window.longest_bytes.max(sample.waiting_bytes);
-        let passed = now.since(window.from);
-        if passed >= WINDOW {
-            let shares = window.shares(&sample, passed, self.answers);
-            self.answers = shares.answers;
-            self.window = Some(Window::new(now, sample));
-            self.queue = shares.queue;
-            self.judge(now, shares);
-        }
-        self.rate.map(|rate| OwnShare { rate, queue: self.queue })
+    /// What all sessions together are to take after a window that ended at `now`; `None` if the interface is not known to
+    /// be the limit, or nobody else uses it.
+    pub(super) fn window(&mut self, now: Instant, shares: &Shares) -> Option<OwnShare> {
+        self.judge(now, shares);
+        self.rate.map(|rate| OwnShare { rate, queue: shares.queue })
     }
 
-    fn judge(&mut self, now: Instant, shares: Shares) {
-        let Shares { total, multicast, answers, others, .. } = shares;
+    fn judge(&mut self, now: Instant, shares: &Shares) {
+        let Shares { total, multicast, answers, others, .. } = *shares;
         self.not_full = if shares.full { 0 } else { self.not_full + 1 };
         let trial = self.trial.take();
         if let Some(trial) = trial {
@@ -154,39 +97,16 @@ impl OwnLink {
     }
 }
 
-impl Window {
-    fn new(from: Instant, first: LinkSample) -> Self {
-        Self { from, first, samples: 0, waited: 0, longest_bytes: 0 }
-    }
-
-    /// What the window showed, if the answers had the smoothed rate `answers` before it.
-    fn shares(&self, last: &LinkSample, passed: Duration, answers: u64) -> Shares {
-        let rate = |of: fn(&LinkSample) -> u64| {
-            let bits = u128::from(of(last).saturating_sub(of(&self.first))) * 8_000_000_000;
-            u64::try_from(bits / passed.as_nanos().max(1)).unwrap_or(u64::MAX)
-        };
-        let total = rate(|sample| sample.passed_bytes);
-        // What a socket has accepted may still wait in the queue.
-        let multicast = rate(|sample| sample.multicast_bytes).min(total);
-        let answers = (answers - answers / SMOOTH_PARTS + rate(|sample| sample.answer_bytes) / SMOOTH_PARTS)
-            .min(total - multicast);
-        let others = total - multicast - answers;
-        let queue = Duration::from_nanos(u64::from(self.longest_bytes) * 8_000_000_000 / total.max(1));
-        Shares { total, multicast, answers, others, full: 2 * self.waited > self.samples, queue }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const LINK: u64 = 100_000_000;
 
-    /// A link with a session, another flow and the server's answers, in steps of a sample.
+    /// A link with a session, another flow and the server's answers, in steps of a window.
     struct Link {
         own: OwnLink,
         now: Instant,
-        sample: LinkSample,
         /// What the session would send by itself.
         wants: u64,
         /// What the other flow would send, and the answers.
@@ -197,33 +117,27 @@ mod tests {
 
     impl Link {
         fn new(wants: u64, other: u64, answers: u64) -> Self {
-            let sample =
-                LinkSample { passed_bytes: 0, waiting_bytes: 0, multicast_bytes: 0, answer_bytes: 0 };
-            let now = Instant(1_000_000_000);
-            Self { own: OwnLink::default(), now, sample, wants, other, answers, rate: None }
+            Self { own: OwnLink::default(), now: Instant(1_000_000_000), wants, other, answers, rate: None }
         }
 
         /// Runs for some seconds. Returns the session's part of the link in the last of them, in per cent, and that
         /// of the other flow.
-        fn run(&mut self, seconds: u32) -> (u64, u64) {
+        fn run(&mut self, seconds: u64) -> (u64, u64) {
             let mut sums = (0, 0);
-            for sample in 0..40 * seconds {
+            for window in 0..5 * seconds {
                 let left = LINK - self.answers.min(LINK);
-                let session = self.rate.unwrap_or(self.wants).min(left);
-                let other = self.other.min(left - session);
-                let bytes = |rate: u64| rate / 8 / 40;
-                self.sample.passed_bytes += bytes(session + other + self.answers);
-                self.sample.multicast_bytes += bytes(session);
-                self.sample.answer_bytes += bytes(self.answers);
+                let multicast = self.rate.unwrap_or(self.wants).min(left);
+                let others = self.other.min(left - multicast);
                 let full = self.rate.unwrap_or(self.wants) + self.other + self.answers >= LINK;
-                self.sample.waiting_bytes = if full { 20_000 } else { 0 };
-                self.now = self.now + SAMPLE_INTERVAL;
-                self.rate = self.own.sample(self.now, self.sample).map(|share| share.rate);
-                if sample >= 40 * (seconds - 1) {
-                    sums = (sums.0 + session, sums.1 + other);
+                let (answers, total) = (self.answers, multicast + others + self.answers);
+                let shares = Shares { total, multicast, answers, others, full, queue: Duration::ZERO };
+                self.now = self.now + Duration::from_millis(200);
+                self.rate = self.own.window(self.now, &shares).map(|share| share.rate);
+                if window >= 5 * (seconds - 1) {
+                    sums = (sums.0 + multicast, sums.1 + others);
                 }
             }
-            (sums.0 * 100 / 40 / LINK, sums.1 * 100 / 40 / LINK)
+            (sums.0 * 100 / 5 / LINK, sums.1 * 100 / 5 / LINK)
         }
     }
 
@@ -266,7 +180,7 @@ mod tests {
     fn answers_of_the_server_leave_the_rest_to_the_session() {
         let mut link = Link::new(LINK, 0, LINK / 16);
         assert_eq!(link.run(3), (93, 0));
-        assert!(link.rate.unwrap().abs_diff(LINK - LINK / 16) < LINK / 500, "{:?}", link.rate);
+        assert_eq!(link.rate, Some(LINK - LINK / 16));
         link.answers = 0;
         assert_eq!((link.run(2), link.rate), ((100, 0), None));
     }
