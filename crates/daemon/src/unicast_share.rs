@@ -55,8 +55,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Takes `bytes` if there are any left at `now`, and `rate` bits per second are left for unicast; `None` if there is
-    /// no limit. True if the object may be sent.
+    /// Takes `bytes` if there are any left at `now`, and `rate` bits per second are left for unicast; `None` if there
+    /// is no limit. True if the object may be sent.
     fn take(&mut self, bytes: u64, rate: Option<u64>, now: Instant) -> bool {
         let Some(rate) = rate else { return true };
         let per_second = u128::from(rate / 8);

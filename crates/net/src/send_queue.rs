@@ -1,7 +1,7 @@
 //! The queue in which packets wait before an interface sends them: what passed it, and what waits.
 //!
-//! It is the root queueing discipline of the interface (`man 8 tc`), asked over rtnetlink (a dump of `RTM_GETQDISC`). An interface
-//! without one, such as loopback or a bridge, counts nothing.
+//! It is the root queueing discipline of the interface (`man 8 tc`), asked over rtnetlink (a dump of `RTM_GETQDISC`).
+//! An interface without one, such as loopback or a bridge, counts nothing.
 
 use std::io;
 

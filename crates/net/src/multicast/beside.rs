@@ -8,7 +8,7 @@
 
 use base::{Duration, Instant};
 
-use super::link::Shares;
+use super::shares::Shares;
 
 /// Time over which the sessions are measured.
 const ROUND: Duration = Duration::from_secs(1);
@@ -85,8 +85,8 @@ mod tests {
 
     const BASE: u64 = 6_000_000;
 
-    /// Runs for some seconds from `from`. `multicast` tells what the sessions send beside so much unicast. Returns what the
-    /// answers get in the end, if they could use `wants`.
+    /// Runs for some seconds from `from`. `multicast` tells what the sessions send beside so much unicast. Returns what
+    /// the answers get in the end, if they could use `wants`.
     fn run(
         beside: &mut Beside,
         from: u64,

@@ -9,6 +9,7 @@ use proto::multicast::OwnShare;
 
 use super::beside::Beside;
 use super::own_link::OwnLink;
+use super::shares::Shares;
 use crate::clock::Clock;
 use crate::send_queue::SendQueue;
 
@@ -45,18 +46,6 @@ struct Window {
     samples: u32,
     waited: u32,
     longest_bytes: u32,
-}
-
-/// What a window showed, in bits per second.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shares {
-    pub(super) total: u64,
-    pub(super) multicast: u64,
-    pub(super) answers: u64,
-    pub(super) others: u64,
-    pub(super) full: bool,
-    /// How long packets waited at most.
-    pub(super) queue: Duration,
 }
 
 /// See the module.

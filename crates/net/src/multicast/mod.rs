@@ -17,6 +17,7 @@ mod readahead;
 pub mod receiver;
 pub mod server;
 mod session;
+mod shares;
 mod terms;
 
 use base::Digest;

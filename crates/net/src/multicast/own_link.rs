@@ -14,7 +14,7 @@
 use base::{Duration, Instant};
 use proto::multicast::OwnShare;
 
-use super::link::Shares;
+use super::shares::Shares;
 
 /// Other flows count from this part of the link on: one part in `OTHERS_PARTS`.
 const OTHERS_PARTS: u64 = 20;
@@ -51,8 +51,8 @@ struct Trial {
 }
 
 impl OwnLink {
-    /// What all sessions together are to take after a window that ended at `now`; `None` if the interface is not known to
-    /// be the limit, or nobody else uses it.
+    /// What all sessions together are to take after a window that ended at `now`; `None` if the interface is not known
+    /// to be the limit, or nobody else uses it.
     pub(super) fn window(&mut self, now: Instant, shares: &Shares) -> Option<OwnShare> {
         self.judge(now, shares);
         self.rate.map(|rate| OwnShare { rate, queue: shares.queue })
