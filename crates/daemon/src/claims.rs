@@ -95,6 +95,11 @@ impl Claims {
         Term { expires: self.expires, lasts: self.lasts }
     }
 
+    /// Whether some pattern matches every name.
+    pub(crate) fn covers_all(&self) -> bool {
+        self.images.iter().any(|pattern| !pattern.is_empty() && pattern.bytes().all(|byte| byte == b'*'))
+    }
+
     /// Whether some pattern matches the image name.
     #[must_use]
     pub fn covers(&self, image: &str) -> bool {

@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod private_file;
 mod probes;
 mod publications;
+mod reach;
 mod serve;
 mod sessions;
 pub mod state;

@@ -8,83 +8,17 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Digest, ErrorKind, Extent, ExtentSet, Result};
+use base::{Digest, ErrorKind, Result};
 use bytes::Bytes;
-use daemon::{ServeOptions, Server, serve};
-use disk::device::MemoryDisk;
-use disk::{DiskMap, Geometry, TableKind};
-use image::{CaptureOptions, Cipher, Manifest, NoProgress, ObjectKind, ObjectRef, ObjectSink};
+use daemon::{ServeOptions, serve};
+use image::{Cipher, Manifest, NoProgress, ObjectKind, ObjectRef};
 use net::api::CreateRequest;
 use net::client::{Changes, Client, ClientOptions};
 use net::token::JoinToken;
-use store::{Location, Overseer, PruneEvent, PruneOptions, PruneReport, Repository, Scope, Stamp};
+use store::{Overseer, PruneEvent, PruneOptions, PruneReport, Scope, Stamp};
 
-struct Bench {
-    server: Server,
-    repository: Arc<Repository>,
-    _state: tempfile::TempDir,
-    state: daemon::state::StateFolder,
-}
-
-fn start(tls: bool) -> Bench {
-    let folder = tempfile::tempdir().unwrap();
-    let repository = Arc::new(Repository::open_or_create(&Location::Memory).unwrap());
-    let server = serve(ServeOptions {
-        repository: repository.clone(),
-        state: folder.path().to_owned(),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        tls,
-        multicast: None,
-        token_lifetime: Duration::from_secs(60),
-        token_out: None,
-        log: Arc::new(|_| {}),
-    })
-    .unwrap();
-    let state = daemon::state::StateFolder::open(folder.path()).unwrap();
-    Bench { server, repository, _state: folder, state }
-}
-
-impl Bench {
-    fn client(&self, images: &[&str], right: daemon::authority::Right, expires: u64) -> Client {
-        let claims = daemon::authority::Claims {
-            images: images.iter().map(ToString::to_string).collect(),
-            right,
-            expires,
-            lasts: Some(60),
-            id: None,
-        };
-        let secret = self.state.authority().unwrap().mint(&claims).unwrap();
-        let token = JoinToken { secret, ..self.server.join_token().clone() };
-        let options = ClientOptions {
-            patience: Duration::ZERO,
-            first_patience: Duration::from_secs(5),
-            ..ClientOptions::default()
-        };
-        Client::connect(&self.server.address().to_string(), &token, options).unwrap()
-    }
-
-    fn writer(&self) -> Client {
-        self.client(&["web"], daemon::authority::Right::Write, u64::MAX)
-    }
-}
-
-/// A draft of a small disk, whose objects go to `sink`.
-fn draft(sink: &dyn ObjectSink) -> Bytes {
-    let disk = MemoryDisk::new((0..1u32 << 18).flat_map(u32::to_le_bytes).collect());
-    let geometry = Geometry { size_bytes: 1 << 20, logical_sector_bytes: 512, physical_sector_bytes: 512 };
-    let window = Extent::new(0, 2048);
-    let map = DiskMap {
-        geometry,
-        table: TableKind::None,
-        disk_id: None,
-        partitions: Vec::new(),
-        window,
-        allocated: ExtentSet::of(window),
-        warnings: Vec::new(),
-    };
-    let captured = image::capture(&disk, &map, sink, &CaptureOptions::default(), &NoProgress).unwrap();
-    Manifest::draft("web", &map, &captured, "2026-11-20T14:00:00Z").encode(None).unwrap()
-}
+mod common;
+use common::{Bench, draft, start};
 
 #[test]
 fn a_version_is_published_once_and_only_when_all_of_it_is_there() {
@@ -183,7 +117,8 @@ fn a_prune_waits_for_an_upload_and_harms_no_reader() {
     assert!(published.into_inner(), "the upload was waited for");
     // The second upload was never published.
     assert_eq!((report.deleted.objects, report.revoked), (1, 1), "{report:?}");
-    assert!(!first.has_object(&orphan).unwrap());
+    let any = bench.client(&["*"], daemon::authority::Right::Write, u64::MAX);
+    assert!(!any.has_object(&orphan).unwrap());
     let verified = bench.repository.verify(&Scope::All, &NoProgress).unwrap();
     assert_eq!((verified.versions, verified.unreferenced, verified.damaged.len()), (2, 0, 0));
 }
@@ -206,7 +141,7 @@ fn an_upload_that_was_taken_for_dead_is_refused_and_starts_again() {
 #[test]
 fn only_the_bytes_of_a_digest_are_stored_under_it() {
     let bench = start(true);
-    let writer = bench.writer();
+    let writer = bench.client(&["*"], daemon::authority::Right::Write, u64::MAX);
     let object = ObjectRef::of(ObjectKind::Chunk, b"right");
     let wrong = writer.put_object(&object, Bytes::from_static(b"wrong")).unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::Corrupt, "{wrong:?}");

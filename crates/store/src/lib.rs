@@ -24,6 +24,7 @@ mod prune;
 mod record;
 mod repository;
 mod versions;
+mod walk;
 
 pub use backend::access::S3Access;
 pub use backend::cache::{CACHE_BYTES_MIN, Cache, CacheSetting};

@@ -19,6 +19,7 @@ use crate::join::Join;
 use crate::metrics::Metrics;
 use crate::probes::Probes;
 use crate::publications::Publications;
+use crate::reach::Reach;
 use crate::sessions::Sessions;
 use crate::token_uses::TokenUses;
 use crate::uploads::Uploads;
@@ -49,6 +50,7 @@ pub(crate) struct App {
     pub hosts: Hosts,
     pub probes: Probes,
     pub publications: Publications,
+    pub reach: Reach,
     pub uploads: Uploads,
     pub reads: Reads,
     pub metrics: Metrics,
@@ -82,6 +84,7 @@ impl App {
             hosts: Hosts::new(log.clone()),
             probes,
             publications: Publications::default(),
+            reach: Reach::default(),
             uploads: Uploads::default(),
             reads: Reads::new(clock::epoch()),
             metrics: Metrics::new(),

@@ -1,8 +1,9 @@
-//! Requests on objects, named by kind and digest. The images of a token do not restrict them: a digest of 256 bits
-//! cannot be guessed, so a client that knows one has read a tree that contains it.
+//! Requests on objects, named by kind and digest. To a token that is not good for all images, objects of other images
+//! do not exist.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Extension, FromRequestParts, Path, Query, State};
@@ -15,6 +16,7 @@ use image::{ObjectKind, ObjectRef, ObjectSink, ObjectSource};
 use net::api::{OBJECT_TYPE, ProblemKind, SESSION_HEADER, UPLOAD_HEADER};
 use net::patch;
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use super::access::Access;
 use super::app::App;
@@ -23,13 +25,43 @@ use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
 
+/// Of an object that a client is about to send, it is told whether an image of the token had it this long ago: it
+/// asks for each, and sends at worst what is there already.
+const UPLOAD_LOOK: Duration = Duration::from_secs(30);
+
+/// Succeeds if the object belongs to an image of the token, or belonged to it `ago`. Else the answer is the same
+/// whether it exists or not.
+async fn needs_object(
+    access: &Access,
+    app: &Arc<App>,
+    object: ObjectRef,
+    ago: Duration,
+) -> Result<(), Failure> {
+    let claims = access.claims();
+    if claims.covers_all() || app.reach.knows(claims, &object) {
+        return Ok(());
+    }
+    let asked = Instant::now();
+    let since = asked.checked_sub(ago).unwrap_or(asked);
+    let _turn = app.reach.turn.lock().await;
+    let (now, claims) = (Instant::now(), claims.clone());
+    let find = move |app: &App| app.reach.finds(&app.repository, &claims, &object, since, now);
+    let found = app.blocking(find).await?;
+    if found { Ok(()) } else { Err(no_such(&object)) }
+}
+
+fn no_such(object: &ObjectRef) -> Failure {
+    Failure::new(ProblemKind::NotFound, format!("there is no {object} of {} bytes", object.len))
+}
+
 pub(super) async fn get(
-    _: Access,
+    access: Access,
     State(app): State<Arc<App>>,
     Name(object): Name,
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
+    needs_object(&access, &app, object, Duration::ZERO).await?;
     let session = headers.get(SESSION_HEADER).and_then(|session| session.to_str().ok()?.parse().ok());
     if session.is_some() {
         app.sessions.wait_beside(object.len.into()).await;
@@ -46,13 +78,16 @@ pub(super) async fn get(
 
 /// `POST`: the pieces of an object that differ from the client's damaged copy, whose digests are the body.
 pub(super) async fn mend(
-    _: Access,
+    access: Access,
     State(app): State<Arc<App>>,
     Name(object): Name,
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
+    if let Err(refused) = needs_object(&access, &app, object, Duration::ZERO).await {
+        return Err(refuse(refused, body).await);
+    }
     let session = headers.get(SESSION_HEADER).and_then(|session| session.to_str().ok()?.parse().ok());
     let (digests, _memory) = receive(&app, &headers, body, patch::digests_bytes(object.len)).await?;
     let (memory, paced) = (reserve_answer(&app, peer.ip(), object.len as usize).await, Arc::clone(&app));
@@ -79,18 +114,21 @@ pub(super) async fn head(
     upload: Upload,
 ) -> Result<Response, Failure> {
     // An uploading client must know whether the object will stay, so its writer takes part in the answer.
-    let uploads = upload.is_named && access.needs_anywhere(Right::Write).is_ok();
-    let found = app.blocking(move |app| -> Result<bool, Failure> {
-        match uploads {
-            true => Ok(app.uploads.writer(&app.repository, &upload.name)?.contains(&object)?),
-            false => Ok(app.repository.holds(&object)?),
+    let found = if upload.is_named && access.needs_anywhere(Right::Write).is_ok() {
+        let writer = app.blocking(move |app| app.uploads.writer(&app.repository, &upload.name)).await?;
+        if !writer.has_stored(&object) {
+            needs_object(&access, &app, object, UPLOAD_LOOK).await?;
         }
-    });
-    if found.await? {
+        app.blocking(move |_| writer.contains(&object)).await?
+    } else {
+        needs_object(&access, &app, object, Duration::ZERO).await?;
+        app.blocking(move |app| app.repository.holds(&object)).await?
+    };
+    if found {
         return Ok([(CONTENT_TYPE, OBJECT_TYPE.to_owned()), (CONTENT_LENGTH, object.len.to_string())]
             .into_response());
     }
-    Err(Failure::new(ProblemKind::NotFound, format!("there is no {object} of {} bytes", object.len)))
+    Err(no_such(&object))
 }
 
 pub(super) async fn put(

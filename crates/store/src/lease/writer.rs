@@ -238,6 +238,12 @@ impl Writer {
         Ok(false)
     }
 
+    /// Whether this writer remembers that it stored the object, or found it stored.
+    #[must_use]
+    pub fn has_stored(&self, object: &ObjectRef) -> bool {
+        self.good.has(&object.digest)
+    }
+
     /// Whether there is a correct copy that no prune deletes: one that this writer put, one that is verified now, or
     /// one that the scrub log covers. formats/repository.md, "What counts as stored".
     pub(crate) fn holds(&self, object: &ObjectRef) -> Result<bool> {

@@ -5,18 +5,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::{Digest, Error, ErrorKind, Result};
-use image::node::Node;
-use image::tree::NodeSource as _;
-use image::{Child, ChunkSize, Leaf, ObjectKind, ObjectRef, Root};
+use image::{ChunkSize, ObjectKind, Root};
 
 use crate::layout;
 use crate::lease::Commit;
 use crate::lease::filter::Filter;
 use crate::names::ImageName;
-use crate::nodes::Nodes;
-use crate::parallel::parallel;
 use crate::repository::Repository;
 use crate::versions::gaps;
+use crate::walk::walk;
 
 use super::candidates::in_folder;
 
@@ -154,45 +151,18 @@ impl<'a> Marks<'a> {
 
     /// Marks the nodes and chunks of a tree; skips subtrees that are marked already.
     pub(super) fn root(&mut self, root: Root, size: ChunkSize) -> Result<()> {
-        let mut waiting = Vec::new();
-        self.enter([root.child], root.height - 1, &mut waiting);
-        while !waiting.is_empty() {
-            // The last nodes first (depth first), which keeps the list of waiting nodes short.
-            let window = waiting.split_off(waiting.len().saturating_sub(self.window));
-            let read = parallel(&window, || (), |(), (object, level)| self.node(object, *level, size));
-            for (node, (_, level)) in read.into_iter().zip(&window) {
-                match node? {
-                    Node::Children(children) => self.enter(children, level - 1, &mut waiting),
-                    Node::Leaves(leaves) => leaves.iter().for_each(|leaf| {
-                        if let Leaf::Data(_, chunk) = leaf {
-                            self.live.insert(&chunk.encoded, 0);
-                        }
-                    }),
-                }
+        let Self { repository, window, live, nodes, .. } = self;
+        let walked = walk(repository, (&root, size), *window, &mut |object| {
+            let is_new = match object.kind {
+                ObjectKind::Chunk => false,
+                ObjectKind::Node => nodes.insert(*object.digest.first_half()),
+            };
+            if is_new || object.kind == ObjectKind::Chunk {
+                live.insert(&object.digest, 0);
             }
-        }
-        Ok(())
-    }
-
-    /// Marks nodes, and adds those that were not marked before to `waiting`.
-    fn enter(
-        &mut self,
-        children: impl IntoIterator<Item = Child>,
-        level: u8,
-        waiting: &mut Vec<(ObjectRef, u8)>,
-    ) {
-        for object in children.into_iter().filter_map(|child| child.object()) {
-            let front = *object.digest.0.first_chunk().expect("a digest has 32 bytes");
-            if self.nodes.insert(front) {
-                self.live.insert(&object.digest, 0);
-                waiting.push((object, level));
-            }
-        }
-    }
-
-    fn node(&self, object: &ObjectRef, level: u8, size: ChunkSize) -> Result<Node> {
-        let node = Nodes(self.repository).node(object).and_then(|node| Node::decode(&node, level, size));
-        node.map_err(|error| error.within(format!("mark {object}")))
+            is_new
+        });
+        walked.map_err(|error| error.within("mark the objects of a version"))
     }
 
     pub(super) fn is_live(&self, digest: &Digest) -> bool {
