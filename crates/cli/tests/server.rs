@@ -262,6 +262,9 @@ fn a_server_tells_what_became_of_each_machine() {
     let (mut killed, _rest) = begin("pc3");
     killed.kill().unwrap();
     killed.wait().unwrap();
+    std::fs::create_dir(bench.path("pc4.img")).unwrap();
+    let refused = bench.see(&fetch("pc4"));
+    assert!(refused.contains("neither a file nor") && !refused.ends_with("exit: 0\n"), "{refused}");
 
     let status = format!("status {} --token-file join.token", server.url);
     let stage = |name: &str| {
@@ -273,7 +276,9 @@ fn a_server_tells_what_became_of_each_machine() {
         assert_eq!(stage("pc1"), "verified");
     }
     let seen = bench.see(&status);
-    for words in ["MACHINE", "pc1", "verified", "pc2", "failed", "pc3", "gone", "interrupted", "SESSION"] {
+    for words in
+        ["MACHINE", "pc1", "verified", "pc2", "failed", "pc3", "gone", "interrupted", "pc4", "SESSION"]
+    {
         assert!(seen.contains(words), "{words} is missing in\n{seen}");
     }
     // A token for other images shows nothing of these.
@@ -285,7 +290,7 @@ fn a_server_tells_what_became_of_each_machine() {
         log.iter().filter(|line| line["type"] == "host_ended").map(|line| &line["host"]).collect();
     let ends: Vec<_> =
         ends.iter().map(|host| (host["host"].as_str().unwrap(), host["stage"].as_str().unwrap())).collect();
-    assert_eq!(ends, [("pc1", "verified"), ("pc2", "failed"), ("pc3", "gone")]);
+    assert_eq!(ends, [("pc1", "verified"), ("pc2", "failed"), ("pc4", "failed"), ("pc3", "gone")]);
 }
 
 #[test]

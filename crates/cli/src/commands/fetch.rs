@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::units::{show_bytes, show_duration};
-use image::{Catalogue, Installer, SignedManifest};
+use disk::WriteAt;
+use image::{Catalogue, Installer, Manifest, SignedManifest};
 use net::client::Client;
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport, HostReporter};
@@ -75,8 +76,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     )?);
     let version = version::find(context, &*client, client.url(), &reference)?;
     let manifest = &version.manifest;
-    target::check(&args.target, manifest, args.writing.onto_source)?;
     if context.global.dry_run {
+        target::check(&args.target, manifest, args.writing.onto_source)?;
         let catalogue = Catalogue::load(manifest, &*client, client.cipher())?;
         target::show_old(&args.target, manifest, &catalogue, &args.writing, context.output)?;
         let record = json!({
@@ -85,12 +86,27 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         });
         return context.output.result(&record, || target::plan(&args.target, manifest));
     }
+    let name = args.receiver.clone().unwrap_or_else(repository::host_name);
+    let reference = format!("{}@{}", manifest.image, manifest.number);
+    let reporter = HostReporter::start(&client, &name, reference);
+    let done = match open_target(context, args, manifest, &stop) {
+        Ok(disk) => fetch(context, args, &client, &version, (disk, name, reporter), stop)?,
+        Err(refused) => {
+            reporter.refused(&refused.message);
+            return Err(refused);
+        }
+    };
+    context.output.result(&record(args, &done), || text(args, &done))
+}
+
+/// Opens the target if the image may be written to it.
+fn open_target(context: &Context, args: &Args, manifest: &Manifest, stop: &Stop) -> Result<Arc<dyn WriteAt>> {
+    target::check(&args.target, manifest, args.writing.onto_source)?;
     target::confirm(&args.target, manifest, &context.global, Some(&args.writing))?;
     interrupt::hint(GO_ON);
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;
-    let done = fetch(context, args, &client, &version, stop)?;
-    context.output.result(&record(args, &done), || text(args, &done))
+    target::open(&args.target, manifest, &args.writing)
 }
 
 fn fetch(
@@ -98,15 +114,12 @@ fn fetch(
     args: &Args,
     client: &Arc<Client>,
     version: &SignedManifest,
+    (disk, name, reporter): (Arc<dyn WriteAt>, String, HostReporter),
     stop: Stop,
 ) -> Result<FetchReport> {
-    let disk = target::open(&args.target, &version.manifest, &args.writing)?;
     let meter = Arc::new(Meter::new(context.output, context.global.quiet));
     let mut install = target::options(&args.target, &args.writing, &args.effort);
     install.decode = !target::is_null(&args.target);
-    let name = args.receiver.clone().unwrap_or_else(repository::host_name);
-    let reference = format!("{}@{}", version.manifest.image, version.manifest.number);
-    let reporter = HostReporter::start(client, &name, reference);
     let watcher = meter.clone();
     let progress = reporter.watch(meter.clone());
     let (output, writing) = (context.output, args.writing.clone());

@@ -79,22 +79,27 @@ impl HostReporter {
 
     /// Reports how the fetch ended. Waits a moment until the server knows.
     pub fn end(self, done: Result<&FetchReport, &Error>) {
-        let mut state = self.shared.state.lock();
-        let report = &mut state.report;
-        report.ended = true;
         match done {
-            Ok(done) => {
+            Ok(done) => self.last(|report| {
                 let verified = done.install.verified_bytes > 0;
                 report.stage = if verified { HostStage::Verified } else { HostStage::Written };
                 report.done_bytes = report.total_bytes;
                 (report.multicast_bytes, report.unicast_bytes) = (done.multicast_bytes, done.unicast_bytes);
-            }
-            Err(error) => {
-                report.stage = HostStage::Failed;
-                let interrupted = error.kind() == ErrorKind::Stopped;
-                report.reason = Some(if interrupted { "interrupted".to_owned() } else { chain(error) });
-            }
+            }),
+            Err(error) if error.kind() == ErrorKind::Stopped => self.refused("interrupted"),
+            Err(error) => self.refused(&chain(error)),
         }
+    }
+
+    /// Reports that the fetch failed, or did not even begin, and why. Waits a moment until the server knows.
+    pub fn refused(self, reason: &str) {
+        self.last(|report| (report.stage, report.reason) = (HostStage::Failed, Some(reason.to_owned())));
+    }
+
+    fn last(self, fill: impl FnOnce(&mut HostReport)) {
+        let mut state = self.shared.state.lock();
+        state.report.ended = true;
+        fill(&mut state.report);
         self.shared.changed.notify_all();
         self.shared.changed.wait_while_for(&mut state, |state| !state.done, LAST_REPORT_TIME_MAX);
     }
