@@ -22,6 +22,7 @@ pub mod identity;
 mod join;
 mod listener;
 pub mod metrics;
+mod paced;
 pub mod private_file;
 mod probes;
 mod publications;

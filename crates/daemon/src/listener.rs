@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
 use crate::crowd::{Crowd, Seat};
+use crate::paced::{Paced, SendRate};
 use crate::steady::Steady;
 
 /// Maximum number of connections at the same time; further ones wait in the kernel.
@@ -103,12 +104,14 @@ async fn handle(
     if stream.set_nodelay(true).and_then(|()| socket.set_tcp_user_timeout(Some(SILENCE_MAX))).is_err() {
         return;
     }
+    let stream = Paced::new(stream);
+    let rate = stream.send_rate();
     let stream = Steady::new(stream);
     match door.tls {
-        None => exchange(stream, door.router, caller, watcher).await,
+        None => exchange(stream, door.router, (caller, rate), watcher).await,
         Some(acceptor) => {
             if let Ok(Ok(stream)) = timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)).await {
-                exchange(stream, door.router, caller, watcher).await;
+                exchange(stream, door.router, (caller, rate), watcher).await;
             }
         }
     }
@@ -117,11 +120,12 @@ async fn handle(
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
-    Caller { peer, header_time }: Caller,
+    (Caller { peer, header_time }, rate): (Caller, SendRate),
     watcher: Watcher,
 ) {
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(rate.clone());
         router.clone().call(request)
     });
     let connection = http1::Builder::new()

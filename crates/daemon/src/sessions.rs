@@ -315,6 +315,11 @@ impl Sessions {
         self.unicast_share.wait_for(bytes).await;
     }
 
+    /// How fast an answer to a receiver is sent, in bits per second; `None`: as fast as it goes.
+    pub(crate) fn pace_beside(&self) -> Option<u64> {
+        self.unicast_share.pace()
+    }
+
     /// Counts `bytes` that a present or past receiver of `session` got by unicast.
     pub(crate) fn sent_beside(&self, session: &SessionId, bytes: u64) {
         if let Some(sum) = self.unicast.lock().get_mut(session) {

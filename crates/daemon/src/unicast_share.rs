@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 /// What unicast did not use is kept for this time, so that a few objects at the end of a fetch need not wait.
-const SAVED: Duration = Duration::from_secs(2);
+const SAVED: Duration = Duration::from_millis(250);
 /// How often a waiting request looks again: the session may have ended.
 const STEP: Duration = Duration::from_millis(10);
 /// Longest wait. A client gives up a request that is not answered for some seconds, and would send it again.
@@ -39,6 +39,12 @@ impl UnicastShare {
             sleep(STEP).await;
         }
         self.budget.count_answer(bytes);
+    }
+
+    /// How fast one answer is sent, in bits per second; `None`: as fast as it goes. An object that is sent at once
+    /// would fill the link's queue.
+    pub(crate) fn pace(&self) -> Option<u64> {
+        self.rate()
     }
 
     /// What is left for unicast, in bits per second; `None` if no session sends.
@@ -93,7 +99,7 @@ mod tests {
         // What was not used for a long time is not all kept.
         let later = begin + Duration::from_secs(1000);
         let burst = (0..).take_while(|_| bucket.take(OBJECT, Some(RATE), later)).count() as u64 * OBJECT;
-        assert!(burst <= RATE / 8 * 2 + OBJECT, "{burst} bytes at once");
+        assert!(burst <= RATE / 8 / 4 + OBJECT, "{burst} bytes at once");
         assert!((0..1000).all(|_| bucket.take(OBJECT, None, later)));
     }
 }

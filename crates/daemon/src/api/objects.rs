@@ -24,6 +24,7 @@ use super::body::{Held, Pace, receive, refuse, reserve_answer};
 use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
+use crate::paced::SendRate;
 
 /// Of an object that a client is about to send, it is told whether an image of the token had it this long ago: it
 /// asks for each, and sends at worst what is there already.
@@ -59,6 +60,7 @@ pub(super) async fn get(
     State(app): State<Arc<App>>,
     Name(object): Name,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(rate): Extension<SendRate>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     needs_object(&access, &app, object, Duration::ZERO).await?;
@@ -66,6 +68,7 @@ pub(super) async fn get(
     if session.is_some() {
         app.sessions.wait_beside(object.len.into()).await;
     }
+    rate.set(session.and_then(|_| app.sessions.pace_beside()));
     let (memory, paced) = (reserve_answer(&app, peer.ip(), object.len as usize).await, Arc::clone(&app));
     let bytes = app.blocking(move |app| app.repository.fetch(&object)).await?;
     app.metrics.sent(bytes.len() as u64);
@@ -82,6 +85,7 @@ pub(super) async fn mend(
     State(app): State<Arc<App>>,
     Name(object): Name,
     Extension(Peer(peer)): Extension<Peer>,
+    Extension(rate): Extension<SendRate>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
@@ -101,6 +105,7 @@ pub(super) async fn mend(
         app.sessions.wait_beside(answer.len() as u64).await;
         app.sessions.sent_beside(session, answer.len() as u64);
     }
+    rate.set(session.and_then(|_| app.sessions.pace_beside()));
     app.metrics.sent(answer.len() as u64);
     let pace = session.is_none().then(|| Pace::of(&paced, peer.ip()));
     let headers = [(CONTENT_TYPE, OBJECT_TYPE)];

@@ -3,15 +3,15 @@
 //! The base is a fixed part of what the sessions send, so that a host to which multicast does not work costs the others
 //! little (the server's daemon has the number). If the interface is not full, more may cost nothing: the answers may go
 //! through a link that the sessions do not use. Nothing shows that in advance, so it is tried. As long as the answers
-//! use most of what they may, the limit is doubled once a second; if the sessions send a twentieth less in the
-//! next second, it is halved again, and stays for 4 s. While the interface is full, only the base is allowed.
+//! use most of what they may, the limit is doubled every half second; if the sessions send a twentieth less after that,
+//! it is halved again, and stays for 4 s. While the interface is full, only the base is allowed.
 
 use base::{Duration, Instant};
 
 use super::shares::Shares;
 
 /// Time over which the sessions are measured.
-const ROUND: Duration = Duration::from_secs(1);
+const ROUND: Duration = Duration::from_millis(500);
 /// After a trial that cost the sessions something, the next one waits.
 const REST: Duration = Duration::from_secs(4);
 /// The sessions may send one part in `COST_PARTS` less after the limit was doubled.

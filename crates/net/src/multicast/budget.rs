@@ -173,13 +173,23 @@ impl Share {
     }
 }
 
+/// What a session is to take of its own interface, and to leave of it.
+#[derive(Debug, Default)]
+pub(super) struct OfLink {
+    /// What it is to take; `None` if the interface is not known to be the limit, or nobody else uses it.
+    pub(super) share: Option<OwnShare>,
+    /// Bytes on the wire for which it is to leave room now: the server's answers by unicast.
+    pub(super) due_bytes: u64,
+}
+
 impl Share {
-    /// Counts `sent_bytes` that the session has sent since the last call, headers included, and returns what it is to
-    /// take of its own interface; `None` if that is not known to be the limit, or nobody else uses it.
-    pub(super) fn of_own_link(&self, sent_bytes: u64) -> Option<OwnShare> {
+    /// Counts `sent_bytes` that the session has sent since the last call, headers included, and returns its part of its
+    /// own interface.
+    pub(super) fn of_own_link(&self, sent_bytes: u64) -> OfLink {
         let (link, sessions) = {
             let claims = self.budget.lock();
-            let link = claims.by_session.get(&self.session)?.link;
+            let Some(claim) = claims.by_session.get(&self.session) else { return OfLink::default() };
+            let link = claim.link;
             let sends = |claim: &&Claim| claim.link == link && claim.rate > 0;
             (link, claims.by_session.values().filter(sends).count() as u64)
         };
@@ -188,7 +198,8 @@ impl Share {
         let mut links = self.budget.links.lock();
         let state = links.entry(link).or_insert_with(|| Link::new(link));
         state.look(sent_bytes, answer_bytes, allowed);
-        state.share().map(|share| OwnShare { rate: share.rate / sessions.max(1), ..share })
+        let share = state.share().map(|share| OwnShare { rate: share.rate / sessions.max(1), ..share });
+        OfLink { share, due_bytes: state.due(answer_bytes) }
     }
 }
 

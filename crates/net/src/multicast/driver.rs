@@ -170,8 +170,10 @@ impl Driver {
             return;
         }
         let ceiling = self.share.claim(self.rate_of(sent_bytes, passed));
-        self.own = self.share.of_own_link(self.with_headers(sent_bytes));
+        let of_link = self.share.of_own_link(self.with_headers(sent_bytes));
+        self.own = of_link.share;
         self.machine.set_own_share(self.own);
+        self.machine.leave_room(of_link.due_bytes);
         if ceiling != self.claimed.ceiling {
             self.machine.set_ceiling(ceiling.min(RATE_MAX));
         }

@@ -22,6 +22,11 @@ const SAMPLE_COST_PARTS: u32 = 100;
 const WINDOW: Duration = Duration::from_millis(200);
 /// One part in `SMOOTH_PARTS` of the answers' rate is that of the last window.
 const SMOOTH_PARTS: u64 = 4;
+/// Each claim of a session pays one part in `DUE_PARTS` of the answers whose time is still owed: an answer that is sent
+/// at the answers' rate is paid for meanwhile.
+const DUE_PARTS: u64 = 8;
+/// Headers of TCP, IP and Ethernet are one part in `HEADER_PARTS` of an answer.
+const HEADER_PARTS: u64 = 20;
 /// What a link showed counts for this time.
 const CURRENT: Duration = Duration::from_secs(1);
 
@@ -64,6 +69,9 @@ pub(super) struct Link {
     own: OwnLink,
     share: Option<OwnShare>,
     beside: Beside,
+    /// The server's answers that were counted, and those that the sessions still have to leave room for.
+    answer_bytes: u64,
+    due_bytes: u64,
 }
 
 impl Link {
@@ -80,12 +88,30 @@ impl Link {
             own: OwnLink::default(),
             share: None,
             beside: Beside::default(),
+            answer_bytes: 0,
+            due_bytes: 0,
         }
     }
 
     /// What all sessions together are to take, if that is known.
     pub(super) fn share(&self) -> Option<OwnShare> {
         self.share
+    }
+
+    /// The bytes for which a session leaves room now, beside answers of the server of `answer_bytes` so far. Without
+    /// that the answers would look like congestion. Answers that get more than their base get it because they cost
+    /// nothing.
+    pub(super) fn due(&mut self, answer_bytes: u64) -> u64 {
+        let answered = answer_bytes.saturating_sub(self.answer_bytes);
+        self.answer_bytes = answer_bytes;
+        if self.beside.times() > 1 || self.share.is_some() {
+            self.due_bytes = 0;
+            return 0;
+        }
+        self.due_bytes += answered + answered / HEADER_PARTS;
+        let due = self.due_bytes.div_ceil(DUE_PARTS);
+        self.due_bytes -= due;
+        due
     }
 
     /// The answers may be this many times their base; `None` if no session uses the link now.
@@ -148,5 +174,19 @@ impl Window {
         let others = total - multicast - answers;
         let queue = Duration::from_nanos(u64::from(self.longest_bytes) * 8_000_000_000 / total.max(1));
         Shares { total, multicast, answers, others, full: 2 * self.waited > self.samples, queue }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_leave_room_for_answers_and_their_headers_once() {
+        let mut link = Link::new(1);
+        let claims: Vec<u64> = (0..200).map(|_| link.due(100_000)).collect();
+        assert_eq!(claims.iter().sum::<u64>(), 105_000);
+        assert!(claims[0] <= 105_000 / 8 + 1 && claims[40..].iter().sum::<u64>() < 1000, "over about 100 ms");
+        assert_eq!(link.due(100_080), 11);
     }
 }

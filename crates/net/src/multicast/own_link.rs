@@ -8,8 +8,7 @@
 //! - While the link is full and others take a twentieth or more, the sessions move towards half of it, an eighth of the
 //!   link each time. Upwards they always may. Downwards only if the others want it: if they did not take half of
 //!   what was given up, it is taken back, and tried again after 2 s.
-//! - While the link is full and nobody else is there, but the server answers by unicast, the sessions take what that
-//!   leaves. Otherwise the bursts of those answers would look like congestion.
+//! - What the server answers by unicast is no other flow: the sessions leave room for it (`link.rs`).
 
 use base::{Duration, Instant};
 use proto::multicast::OwnShare;
@@ -18,8 +17,6 @@ use super::shares::Shares;
 
 /// Other flows count from this part of the link on: one part in `OTHERS_PARTS`.
 const OTHERS_PARTS: u64 = 20;
-/// The server's own unicast counts from this part of the link on.
-const ANSWERS_PARTS: u64 = 100;
 /// The sessions' part changes by one part in `STEP_PARTS` of the link.
 const STEP_PARTS: u64 = 8;
 /// After a trial that brought the others nothing, the next one waits.
@@ -74,8 +71,7 @@ impl OwnLink {
             return;
         }
         if others < total / OTHERS_PARTS {
-            let is_beside_answers = shares.full && answers >= total / ANSWERS_PARTS;
-            self.rate = is_beside_answers.then(|| total.saturating_sub(answers));
+            self.rate = None;
             return;
         }
         if !shares.full && trial.is_none() {
@@ -177,11 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_the_server_leave_the_rest_to_the_session() {
+    fn answers_of_the_server_are_no_other_flow() {
         let mut link = Link::new(LINK, 0, LINK / 16);
-        assert_eq!(link.run(3), (93, 0));
-        assert_eq!(link.rate, Some(LINK - LINK / 16));
-        link.answers = 0;
-        assert_eq!((link.run(2), link.rate), ((100, 0), None));
+        assert_eq!((link.run(3), link.rate), ((93, 0), None));
     }
 }

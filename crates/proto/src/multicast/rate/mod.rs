@@ -42,7 +42,8 @@
 //! sent, and this machine's own queue (at most 6 ms and 256 KiB, not growing) is no congestion. The socket's buffer
 //! follows the rate, so with other flows on that link a higher rate may bring more. So every 2 s a higher rate is
 //! tried, up to twice what is sent, and kept while it brings a tenth more. A driver that sees what passes this
-//! machine's interface sets the part to take itself (`Server::set_own_share`); then only losses lower the rate.
+//! machine's interface sets the part to take itself (`Server::set_own_share`); then only losses lower the rate. What
+//! the machine sends by other ways takes its time from the session's (`Server::leave_room`): the rate is that of both.
 //!
 //! **Bounds.** Packets are spaced. A run takes at most half a millisecond. A driver that wakes up late may catch up
 //! by a millisecond or 128 KiB, whichever is less. After a second without a report the rate is halved each second,
@@ -248,6 +249,11 @@ impl Rate {
     pub(super) fn set_own_share(&mut self, share: Option<OwnShare>) {
         let own = |share: OwnShare| Own { rate: to_float(share.rate), queue: share.queue.as_secs_f64() };
         self.law.set_own(share.map(own));
+    }
+
+    /// Leaves room for `wire_bytes` of another flow of this machine.
+    pub(super) fn leave_room(&mut self, wire_bytes: u64) {
+        self.pacer.leave_room(wire_bytes);
     }
 
     /// The present rate in bits per second.

@@ -28,15 +28,22 @@ impl Pacer {
 
     /// Accounts for `wire_bytes` that are sent at `now`.
     pub(super) fn sent(&mut self, now: Instant, wire_bytes: u64) {
-        let takes = |bytes: u64| {
-            let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(self.bits_per_second);
-            u64::try_from(nanos).unwrap_or(u64::MAX)
-        };
-        let oldest = Instant(now.0.saturating_sub(takes(CATCH_UP_BYTES).min(CATCH_UP_NS)));
+        let oldest = Instant(now.0.saturating_sub(self.takes(CATCH_UP_BYTES).min(CATCH_UP_NS)));
         if self.next != Instant::ZERO {
             self.forfeited += oldest.since(self.next);
         }
-        self.next = self.next.max(oldest) + Duration::from_nanos(takes(wire_bytes));
+        self.next = self.next.max(oldest) + Duration::from_nanos(self.takes(wire_bytes));
+    }
+
+    /// Puts the next packet off by the time that `wire_bytes` take.
+    pub(super) fn leave_room(&mut self, wire_bytes: u64) {
+        self.next = self.next + Duration::from_nanos(self.takes(wire_bytes));
+    }
+
+    /// Nanoseconds that `bytes` take.
+    fn takes(&self, bytes: u64) -> u64 {
+        let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(self.bits_per_second);
+        u64::try_from(nanos).unwrap_or(u64::MAX)
     }
 
     /// Sets the rate from now on.
@@ -65,6 +72,17 @@ mod tests {
             now = now.max(pacer.ready_at());
         }
         assert!((1_000_000..=1_002_000).contains(&sent), "{sent} bytes in a second at 1 MB/s");
+    }
+
+    #[test]
+    fn room_that_is_left_puts_the_next_packet_off_and_is_not_forfeited() {
+        let mut pacer = Pacer::new(8_000_000);
+        pacer.sent(Instant(1_000_000_000), 1000);
+        pacer.take_forfeited();
+        pacer.leave_room(3000);
+        assert_eq!(pacer.ready_at(), Instant(1_003_000_000));
+        pacer.sent(Instant(1_003_000_000), 1000);
+        assert_eq!((pacer.ready_at(), pacer.take_forfeited()), (Instant(1_004_000_000), Duration::ZERO));
     }
 
     #[test]

@@ -208,6 +208,10 @@ impl Receiver {
         self.probe = (self.probe * 2).clamp(least, PROBE_MAX);
         let spread = self.config.chance.below(nanos(self.probe) / 2);
         self.tick_at = now + self.probe + Duration::from_nanos(spread);
+        if !self.silent {
+            // Probes become seldom, but silence is noticed when it has lasted long enough.
+            self.tick_at = self.tick_at.min(self.heard_at + self.config.silent_after);
+        }
     }
 
     pub(super) fn say_leave(&mut self, now: Instant, left: u8) {

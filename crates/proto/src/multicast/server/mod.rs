@@ -244,6 +244,12 @@ impl Server {
         self.rate.set_own_share(share);
     }
 
+    /// Leaves room for `wire_bytes` that this machine sends by other ways through the same link: the session sends that
+    /// much less, as if it had sent them.
+    pub fn leave_room(&mut self, wire_bytes: u64) {
+        self.rate.leave_room(wire_bytes);
+    }
+
     /// The rate at which the server would send now if it had enough to send, in bits per second on the wire.
     #[must_use]
     pub fn rate(&self) -> u64 {
