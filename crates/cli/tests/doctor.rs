@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use common::{Bench, Served, assert_same};
@@ -25,10 +26,15 @@ impl Room {
 
     /// The same on a network of `options`, with a disk of `mebibytes`.
     fn with(options: &StarOptions, mebibytes: usize) -> Self {
+        Self::at(|server| server.ipv4().into(), options, mebibytes)
+    }
+
+    /// The same with the server at an address of its host.
+    fn at(address: impl Fn(&Host) -> IpAddr, options: &StarOptions, mebibytes: usize) -> Self {
         let (star, bench) = (Star::build(options).unwrap(), Bench::new());
         let disk = bench.disk("disk.img", mebibytes, 1);
         assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
-        let listen = format!("{}:7717", star.host(0).ipv4());
+        let listen = SocketAddr::new(address(star.host(0)), 7717);
         let words = format!("serve --listen {listen} --token-out join.token --json");
         let server = Served::start(bench.command_in(star.host(0), &words));
         Self { star, bench, server, disk }
@@ -75,6 +81,24 @@ fn a_healthy_network_has_no_findings_and_its_querier_is_found() {
     room.fetches(room.star.host(1), "multicast");
     // On the server itself nothing can be said of the network.
     assert_eq!(room.ask(room.star.host(0), "1s")["findings"][0]["fault"], "loopback");
+}
+
+#[test]
+fn a_network_without_ipv4_is_healthy_too_and_its_faults_are_named() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let room = Room::at(|server| server.ipv6().into(), &StarOptions::default(), 4);
+    let (server, host) = (room.star.host(0), room.star.host(1));
+    for host in [server, host] {
+        let words = ["-4", "addr", "flush", "dev", "eth0"];
+        assert!(host.command("ip").args(words).status().unwrap().success());
+    }
+    let said = room.ask(host, "3s");
+    assert_eq!(said["findings"], Value::Array(Vec::new()), "{said}");
+    room.fetches(host, "multicast");
+    room.star.deafen(1).unwrap();
+    room.shows(host, "2s", "local-firewall", "unicast");
 }
 
 #[test]
