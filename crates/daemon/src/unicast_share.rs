@@ -11,6 +11,8 @@ use tokio::time::{Instant, sleep};
 
 /// What unicast did not use is kept for this time, so that a few objects at the end of a fetch need not wait.
 const SAVED: Duration = Duration::from_millis(250);
+/// Lowest rate of one answer, in bits per second: even beside a slow session an object takes less than a second.
+const PACE_MIN: u64 = 4_000_000;
 /// How often a waiting request looks again: the session may have ended.
 const STEP: Duration = Duration::from_millis(10);
 /// Longest wait. A client gives up a request that is not answered for some seconds, and would send it again.
@@ -44,13 +46,17 @@ impl UnicastShare {
     /// How fast one answer is sent, in bits per second; `None`: as fast as it goes. An object that is sent at once
     /// would fill the link's queue.
     pub(crate) fn pace(&self) -> Option<u64> {
-        self.rate()
+        self.rate().map(paced)
     }
 
     /// What is left for unicast, in bits per second; `None` if no session sends.
     fn rate(&self) -> Option<u64> {
         (self.budget.rate() > 0).then(|| self.budget.answer_rate())
     }
+}
+
+fn paced(rate: u64) -> u64 {
+    rate.max(PACE_MIN)
 }
 
 /// A token bucket, which fills at the rate that is left for unicast.
@@ -82,6 +88,12 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_beside_the_slowest_session_arrives_within_a_second() {
+        assert!(u64::from(base::limits::CHUNK_BYTES_DEFAULT) * 8 < paced(0));
+        assert_eq!(paced(2 * PACE_MIN), 2 * PACE_MIN);
+    }
 
     #[test]
     fn the_rate_is_kept_and_there_is_none_when_no_session_sends() {
