@@ -1,5 +1,5 @@
-//! Limits what one address gets by unicast, outside sessions, while a session sends. Whoever may read could otherwise
-//! open many connections, and take the server's link from the receivers of the session.
+//! Limits what one address gets by unicast, outside sessions, and what all of them get, while a session sends. Whoever
+//! may read could otherwise open many connections, and take the server's link from the receivers of the session.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use net::multicast::budget::Budget;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::crowd::place_of;
-
 /// An address gets one part while the sessions send this many.
 const SESSION_PARTS: u64 = 3;
+/// All addresses together get one part while the sessions send this many: at most half of the link.
+const TOTAL_PARTS: u64 = 1;
 /// What an address gets in any case, in bits per second.
 const RATE_MIN: u64 = 10_000_000;
 /// What an address did not use is kept for this time.
@@ -26,10 +26,16 @@ const ADDRESSES_MAX: usize = 4096;
 /// The limits of all addresses.
 pub(crate) struct AddressShare {
     budget: Arc<Budget>,
-    buckets: Mutex<HashMap<IpAddr, Bucket>>,
+    buckets: Mutex<Buckets>,
 }
 
-/// What an address may get now, in bytes; below zero after a piece that was larger.
+#[derive(Default)]
+struct Buckets {
+    total: Option<Bucket>,
+    addresses: HashMap<IpAddr, Bucket>,
+}
+
+/// What may be sent now, in bytes; below zero after a piece that was larger.
 #[derive(Clone, Copy)]
 struct Bucket {
     bytes: i64,
@@ -48,19 +54,35 @@ impl AddressShare {
         if sessions == 0 || address.is_loopback() {
             return Ok(());
         }
-        let mut buckets = self.buckets.lock();
-        if buckets.len() >= ADDRESSES_MAX {
-            buckets.retain(|_, bucket| now.duration_since(bucket.filled_at) < SAVED);
-        }
-        let bucket = buckets.entry(place_of(address)).or_insert(Bucket { bytes: 0, filled_at: now });
-        bucket.take(bytes, (sessions / SESSION_PARTS).max(RATE_MIN) / 8, now)?;
+        self.buckets.lock().take(address, bytes, sessions, now)?;
         self.budget.count_answer(bytes as u64);
         Ok(())
     }
 }
 
+impl Buckets {
+    /// Takes `bytes` for `address` while the sessions send `sessions` bits per second.
+    fn take(&mut self, address: IpAddr, bytes: usize, sessions: u64, now: Instant) -> Result<(), Duration> {
+        let Self { total, addresses } = self;
+        if addresses.len() >= ADDRESSES_MAX {
+            addresses.retain(|_, bucket| now.duration_since(bucket.filled_at) < SAVED);
+        }
+        let bytes_per_second = |parts: u64| (sessions / parts).max(RATE_MIN) / 8;
+        let empty = Bucket { bytes: 0, filled_at: now };
+        let own = addresses.entry(address.to_canonical()).or_insert(empty);
+        own.fill(bytes_per_second(SESSION_PARTS), now)?;
+        let total = total.get_or_insert(empty);
+        total.fill(bytes_per_second(TOTAL_PARTS), now)?;
+        for bucket in [own, total] {
+            bucket.bytes = bucket.bytes.saturating_sub_unsigned(bytes as u64);
+        }
+        Ok(())
+    }
+}
+
 impl Bucket {
-    fn take(&mut self, bytes: usize, bytes_per_second: u64, now: Instant) -> Result<(), Duration> {
+    /// Adds what came since the last call; or returns how long to wait, if it is still empty.
+    fn fill(&mut self, bytes_per_second: u64, now: Instant) -> Result<(), Duration> {
         let in_time = |time: Duration| {
             i64::try_from(u128::from(bytes_per_second) * time.as_micros() / 1_000_000).unwrap_or(i64::MAX)
         };
@@ -70,7 +92,6 @@ impl Bucket {
             let missing = self.bytes.unsigned_abs().saturating_mul(1_000_000) / bytes_per_second.max(1);
             return Err(Duration::from_micros(missing).clamp(Duration::from_millis(1), STEP));
         }
-        self.bytes = self.bytes.saturating_sub_unsigned(bytes as u64);
         Ok(())
     }
 }
@@ -79,24 +100,32 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_address_gets_a_third_of_the_sessions_rate_however_many_ask() {
+    const SESSIONS: u64 = 96_000_000;
+
+    /// Bytes for `addresses` addresses in 30 seconds, in which each asks 150 times a millisecond.
+    fn sent_to(addresses: u8) -> u64 {
         const PIECE: usize = 64 << 10;
-        let begin = Instant::now();
-        let mut bucket = Bucket { bytes: 0, filled_at: begin };
-        let rate = 96_000_000 / SESSION_PARTS / 8;
-        let mut sent = 0;
+        let (begin, mut buckets, mut sent) = (Instant::now(), Buckets::default(), 0);
         for millis in 0..30_000 {
             let now = begin + Duration::from_millis(millis);
-            for _ in 0..150 {
-                match bucket.take(PIECE, rate, now) {
+            for ask in 0..150_u8 {
+                let address = IpAddr::from([10, 0, 0, ask % addresses]);
+                match buckets.take(address, PIECE, SESSIONS, now) {
                     Ok(()) => sent += PIECE as u64,
                     Err(wait) => assert!((Duration::from_millis(1)..=STEP).contains(&wait)),
                 }
             }
         }
-        let share = rate * 30;
-        assert!(sent.abs_diff(share) < rate, "{sent} bytes instead of {share}");
+        sent
+    }
+
+    #[test]
+    fn an_address_gets_a_third_of_the_sessions_rate_however_many_ask_and_all_get_as_much_as_the_sessions() {
+        let second = SESSIONS / 8;
+        for (addresses, share) in [(1, second * 10), (2, second * 20), (3, second * 30), (50, second * 30)] {
+            let sent = sent_to(addresses);
+            assert!(sent.abs_diff(share) < second, "{sent} bytes instead of {share} to {addresses}");
+        }
     }
 
     #[test]
@@ -105,6 +134,6 @@ mod tests {
         let share = AddressShare::new(budget);
         let (address, now) = (IpAddr::from([10, 0, 0, 1]), Instant::now());
         assert!((0..1000).all(|_| share.take(address, 1 << 20, now).is_ok()));
-        assert!(share.buckets.lock().is_empty());
+        assert!(share.buckets.lock().addresses.is_empty());
     }
 }

@@ -1,12 +1,12 @@
 //! Counts what each address holds or did, so that one of them cannot take it from the others.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// Most joins of one address within [`JOIN_TIME`]. A machine joins once, or once for each of its disks.
@@ -15,33 +15,58 @@ const JOIN_TIME: Duration = Duration::from_secs(60);
 /// Most addresses whose joins are remembered.
 const ADDRESSES_MAX: usize = 4096;
 
-/// What counts as one address: a machine with IPv6 can use all addresses of its /64.
-pub(crate) fn place_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
-        v4 @ IpAddr::V4(_) => v4,
+/// All addresses of one IPv6 network together may have this many times as much as one address. A machine can use all
+/// addresses of its /64, but the other machines of a room have theirs there too.
+const NETWORK_TIMES: u32 = 3;
+
+/// What a limit is counted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    Address(IpAddr),
+    /// The first 64 bits of an IPv6 address.
+    Network(u64),
+}
+
+impl Place {
+    /// The limit of this place, if one address may have `most`.
+    pub(crate) fn most(self, most: u32) -> u32 {
+        match self {
+            Self::Address(_) => most,
+            Self::Network(_) => most.saturating_mul(NETWORK_TIMES),
+        }
     }
 }
 
-/// The connections of each address.
-#[derive(Clone, Default)]
-pub(crate) struct Crowd(Arc<Mutex<HashMap<IpAddr, u32>>>);
+/// The places of an address: itself, and its network for IPv6.
+pub(crate) fn places_of(address: IpAddr) -> impl Iterator<Item = Place> {
+    let address = address.to_canonical();
+    let network = match address {
+        IpAddr::V6(v6) => Some(Place::Network((v6.to_bits() >> 64) as u64)),
+        IpAddr::V4(_) => None,
+    };
+    std::iter::once(Place::Address(address)).chain(network)
+}
 
-/// One connection of an address; dropping it ends the count.
+/// Things that are counted for each place, as long as they exist.
+#[derive(Clone, Default)]
+pub(crate) struct Crowd(Arc<Mutex<HashMap<Place, u32>>>);
+
+/// One thing of an address, such as a connection; dropping it ends the count.
+#[derive(Debug)]
 pub(crate) struct Seat {
     crowd: Crowd,
     address: IpAddr,
 }
 
 impl Crowd {
-    /// Counts one more connection; `None` if the address has `most` already.
+    /// Counts one more; `None` if the address has `most` already, or its network has its limit.
     pub(crate) fn enter(&self, address: IpAddr, most: u32) -> Option<Seat> {
-        let (address, mut counts) = (place_of(address), self.0.lock());
-        let count = counts.entry(address).or_default();
-        if *count >= most {
+        let mut counts = self.0.lock();
+        let is_full = |place: Place| counts.get(&place).is_some_and(|&count| count >= place.most(most));
+        if places_of(address).any(is_full) {
             return None;
         }
-        *count += 1;
+        places_of(address).for_each(|place| *counts.entry(place).or_default() += 1);
         Some(Seat { crowd: self.clone(), address })
     }
 }
@@ -49,53 +74,83 @@ impl Crowd {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut counts = self.crowd.0.lock();
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
+        for place in places_of(self.address) {
+            if let Some(count) = counts.get_mut(&place) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&place);
+                }
             }
         }
     }
 }
 
-/// Permits of each address, for as long as one is held or waited for.
+impl std::fmt::Debug for Crowd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Crowd").finish_non_exhaustive()
+    }
+}
+
+/// Permits of each place, for as long as one is held or waited for.
 #[derive(Default)]
-pub(crate) struct Shares(Mutex<HashMap<IpAddr, Weak<Semaphore>>>);
+pub(crate) struct Shares(Mutex<HashMap<Place, Weak<Semaphore>>>);
+
+/// Permits of an address and of its network.
+#[derive(Default)]
+pub(crate) struct Part(Vec<OwnedSemaphorePermit>);
 
 impl Shares {
-    /// The permits of `address`, which has `most`.
-    pub(crate) fn of(&self, address: IpAddr, most: usize) -> Arc<Semaphore> {
+    /// Waits for `permits` of those of `address`, which has `most`.
+    pub(crate) async fn take(&self, address: IpAddr, most: u32, permits: u32) -> Part {
+        let mut part = Part::default();
+        for place in places_of(address) {
+            let held = self.of(place, most).acquire_many_owned(permits).await;
+            part.0.push(held.expect("the semaphore is never closed"));
+        }
+        part
+    }
+
+    fn of(&self, place: Place, most: u32) -> Arc<Semaphore> {
         let mut shares = self.0.lock();
         if shares.len() >= ADDRESSES_MAX {
             shares.retain(|_, share| share.strong_count() > 0);
         }
-        let place = place_of(address);
         if let Some(share) = shares.get(&place).and_then(Weak::upgrade) {
             return share;
         }
-        let share = Arc::new(Semaphore::new(most));
+        let share = Arc::new(Semaphore::new(place.most(most) as usize));
         shares.insert(place, Arc::downgrade(&share));
         share
     }
 }
 
-/// The joins of each address in the present minute.
+impl Part {
+    /// Adds `more` of the same address.
+    pub(crate) fn add(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+}
+
+/// The joins of each place in the present minute.
 #[derive(Default)]
-pub(crate) struct Joins(Mutex<HashMap<IpAddr, (Instant, u32)>>);
+pub(crate) struct Joins(Mutex<HashMap<Place, (Instant, u32)>>);
 
 impl Joins {
     /// Counts one more join; false if there were too many.
     pub(crate) fn allow(&self, address: IpAddr, now: Instant) -> bool {
-        let (address, mut joins) = (place_of(address), self.0.lock());
-        if joins.len() >= ADDRESSES_MAX && !joins.contains_key(&address) {
+        let mut joins = self.0.lock();
+        if joins.len() >= ADDRESSES_MAX {
             joins.retain(|_, (from, _)| now - *from < JOIN_TIME);
         }
-        let (from, count) = joins.entry(address).or_insert((now, 0));
-        if now - *from >= JOIN_TIME {
-            (*from, *count) = (now, 0);
-        }
-        *count += 1;
-        *count <= JOINS_MAX
+        // All are counted, also if the first is too many.
+        places_of(address).fold(true, |allowed, place| {
+            let (from, count) = joins.entry(place).or_insert((now, 0));
+            if now - *from >= JOIN_TIME {
+                (*from, *count) = (now, 0);
+            }
+            *count += 1;
+            allowed && *count <= place.most(JOINS_MAX)
+        })
     }
 }
 
@@ -113,11 +168,38 @@ mod tests {
         let crowd = Crowd::default();
         let seats: Vec<_> = (0..3).map(|_| crowd.enter(HERE, 3).unwrap()).collect();
         assert!(crowd.enter(HERE, 3).is_none() && crowd.enter(THERE, 3).is_some());
-        let neighbours = ["fd77::1", "fd77::2", "fd77:0:0:1::1"].map(|text| text.parse().unwrap());
-        let seats_of_two: Vec<_> = neighbours.iter().filter_map(|&address| crowd.enter(address, 1)).collect();
-        assert_eq!(seats_of_two.len(), 2, "a /64 is one address");
-        drop((seats, seats_of_two));
+        drop(seats);
         assert!(crowd.enter(HERE, 3).is_some() && crowd.0.lock().is_empty());
+    }
+
+    #[test]
+    fn neighbours_in_an_ipv6_network_have_places_of_their_own_and_one_machine_cannot_take_all() {
+        let crowd = Crowd::default();
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        let first: Vec<_> = (0..2).map(|_| crowd.enter(at("fd77::1"), 2).unwrap()).collect();
+        assert!(crowd.enter(at("fd77::1"), 2).is_none());
+        let others: Vec<_> = ["fd77::2", "fd77::3", "fd77::4", "fd77::5"].map(at).into();
+        let mut seats: Vec<_> = others.iter().filter_map(|&address| crowd.enter(address, 2)).collect();
+        assert_eq!(seats.len(), 4, "a neighbour has its own");
+        assert!(crowd.enter(at("fd77::6"), 2).is_none(), "the network has its limit");
+        seats.push(crowd.enter(at("fd77:0:0:1::1"), 2).unwrap());
+        drop((first, seats));
+        assert!(crowd.0.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn permits_of_a_network_are_more_than_those_of_an_address() {
+        use std::future::Future as _;
+        let shares = Shares::default();
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        let first = shares.take(at("fd77::1"), 2, 2).await;
+        let held = (shares.take(at("fd77::2"), 2, 2).await, shares.take(at("fd77::3"), 2, 2).await);
+        let mut waits = std::pin::pin!(shares.take(at("fd77::4"), 2, 1));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        drop(first);
+        waits.await;
+        drop(held);
     }
 
     #[test]

@@ -8,13 +8,13 @@ use net::api::{HostReport, HostStage, HostStatus};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::crowd::place_of;
+use crate::crowd::{Place, places_of};
 use crate::event::{Event, Log};
 
 /// Most machines that are kept; of those that ended, the oldest are forgotten first.
 const HOSTS_MAX: usize = 16_384;
 /// Most machines that report from one address: many may be behind one router.
-const HOSTS_PER_ADDRESS_MAX: usize = 1024;
+const HOSTS_PER_ADDRESS_MAX: u32 = 1024;
 /// Shortest and longest time between two reports of a machine. Between them all machines together send one report per
 /// `REPORT_EACH`.
 const INTERVAL_MIN: Duration = Duration::from_secs(2);
@@ -104,14 +104,17 @@ impl Hosts {
 
 /// Whether there is room for another machine of `address`. Forgets the one that ended first if necessary.
 fn has_room(table: &mut HashMap<u128, Host>, address: IpAddr) -> bool {
-    let is_here = |host: &Host| place_of(host.address) == place_of(address);
-    let here = table.values().filter(|host| is_here(host)).count();
-    if table.len() < HOSTS_MAX && here < HOSTS_PER_ADDRESS_MAX {
+    let is_in = |host: &Host, place: Place| places_of(host.address).any(|at| at == place);
+    let is_full = |place: &Place| {
+        let here = table.values().filter(|host| is_in(host, *place)).count();
+        here >= place.most(HOSTS_PER_ADDRESS_MAX) as usize
+    };
+    let full = places_of(address).find(is_full);
+    if table.len() < HOSTS_MAX && full.is_none() {
         return true;
     }
-    let crowd = |host: &Host| here < HOSTS_PER_ADDRESS_MAX || is_here(host);
-    let oldest =
-        table.iter().filter(|(_, host)| host.ended && crowd(host)).min_by_key(|(_, host)| host.heard);
+    let may_go = |host: &Host| host.ended && full.is_none_or(|place| is_in(host, place));
+    let oldest = table.iter().filter(|(_, host)| may_go(host)).min_by_key(|(_, host)| host.heard);
     let oldest = oldest.map(|(&id, _)| id);
     oldest.is_some_and(|id| table.remove(&id).is_some())
 }
@@ -254,7 +257,7 @@ mod tests {
         for id in 0..5000 {
             hosts.report(id, HERE, report("flood", HostStage::Tree, 0), now);
         }
-        assert_eq!(hosts.table.lock().len(), HOSTS_PER_ADDRESS_MAX);
+        assert_eq!(hosts.table.lock().len(), HOSTS_PER_ADDRESS_MAX as usize);
         hosts.report(9999, Ipv4Addr::new(10, 0, 0, 1).into(), report("pc", HostStage::Tree, 0), now);
         assert!(hosts.table.lock().contains_key(&9999));
         hosts.sweep(now + SILENCE_MAX);

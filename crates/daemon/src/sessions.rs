@@ -24,6 +24,8 @@ use crate::api::Failure;
 use crate::crowd::Joins;
 use crate::event::{Event, Log};
 use crate::metrics::SessionTotals;
+use crate::receivers::Receivers;
+use crate::session_places::{SessionPlace, SessionPlaces};
 use crate::statistics;
 use crate::unicast_share::UnicastShare;
 
@@ -61,11 +63,12 @@ pub(crate) struct Sessions {
     log: Log,
     slots: Mutex<HashMap<Key, Slot>>,
     past: Mutex<Past>,
-    /// Bytes that the receivers of each session got by unicast; for running sessions and those in `past`.
-    unicast: Mutex<HashMap<SessionId, u64>>,
+    /// Of the running sessions and those in `past`.
+    receivers: Receivers,
     unicast_share: UnicastShare,
     address_share: Arc<AddressShare>,
     joins: Joins,
+    places: SessionPlaces,
 }
 
 /// Identifies a session: clients with equal keys share one.
@@ -83,7 +86,18 @@ struct Key {
 type Runs = Vec<(u64, u32)>;
 /// A session while it runs. The slot stays locked while the session starts, so that the first clients share one
 /// session.
-type Slot = Arc<Mutex<Option<SessionServer>>>;
+type Slot = Arc<Mutex<Option<Running>>>;
+
+struct Running {
+    session: SessionServer,
+    _place: SessionPlace,
+}
+
+impl Running {
+    fn is_over(&self) -> bool {
+        self.session.is_over()
+    }
+}
 
 #[derive(Default)]
 struct Past {
@@ -108,10 +122,10 @@ impl Sessions {
             rates.and_then(|rates| rates.rate_bits_per_second),
             rates.map_or(RATE_FLOOR, |rates| rates.rate_floor_bits_per_second),
         );
-        let (slots, past, unicast) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (slots, past, receivers) = (Mutex::default(), Mutex::default(), Receivers::default());
         let unicast_share = UnicastShare::new(Arc::clone(&budget));
         let address_share = Arc::new(AddressShare::new(Arc::clone(&budget)));
-        let joins = Joins::default();
+        let (joins, places) = Default::default();
         Arc::new(Self {
             repository,
             options,
@@ -120,10 +134,11 @@ impl Sessions {
             log,
             slots,
             past,
-            unicast,
+            receivers,
             unicast_share,
             address_share,
             joins,
+            places,
         })
     }
 
@@ -147,16 +162,37 @@ impl Sessions {
         let attached = request.attached;
         let key = Key { reference: reference.clone(), interface: interface.index, ipv4, attached };
         let slot = self.slot(key.clone())?;
-        let mut running = slot.lock();
-        if running.as_ref().is_none_or(SessionServer::is_over) {
-            self.retire(running.take());
-            let session = self.start(&key, version, options, interface)?;
-            *running = Some(session);
-        }
-        let session = running.as_ref().expect("just started");
-        let grant = session.admit(request, peer.ip()).map_err(|error| refused(&base::chain(&error)))?;
-        drop(running);
+        let grant = self.admit(&slot, &key, version, options, interface, (request, peer));
+        drop(slot);
+        // A session that could not be started takes no place.
+        let grant = grant.inspect_err(|_| self.sweep())?;
         (self.log)(&Event::ReceiverJoined { reference, receiver: request.receiver.clone(), peer });
+        Ok(grant)
+    }
+
+    /// Admits a client to the session of `slot`, and starts it if it does not run.
+    fn admit(
+        &self,
+        slot: &Slot,
+        key: &Key,
+        version: &SignedManifest,
+        options: &MulticastOptions,
+        interface: Interface,
+        (request, peer): (&SessionRequest, SocketAddr),
+    ) -> Result<SessionGrant, Failure> {
+        let mut running = slot.lock();
+        if running.as_ref().is_none_or(Running::is_over) {
+            self.retire(running.take());
+            let place = self
+                .places
+                .take(peer.ip())
+                .ok_or_else(|| refused("this address has started too many sessions that still run"))?;
+            let session = self.start(key, version, options, interface, place.bytes)?;
+            *running = Some(Running { session, _place: place });
+        }
+        let session = &running.as_ref().expect("just started").session;
+        let grant = session.admit(request, peer.ip()).map_err(|error| refused(&base::chain(&error)))?;
+        self.receivers.admit(session.id(), peer.ip());
         Ok(grant)
     }
 
@@ -177,6 +213,7 @@ impl Sessions {
         version: &SignedManifest,
         options: &MulticastOptions,
         interface: Interface,
+        cache_bytes: u64,
     ) -> Result<SessionServer, Failure> {
         let catalogue = Catalogue::load(&version.manifest, &*self.repository, self.repository.cipher())?;
         let (objects, order) = match key.attached {
@@ -196,6 +233,7 @@ impl Sessions {
             send.port = port;
             let mut config = SessionConfig::new(&key.reference, self.epoch, group, send.clone());
             config.budget = Arc::clone(&self.budget);
+            config.cache_bytes = cache_bytes;
             config.encrypted = options.encrypted && matches!(self.repository.cipher(), Cipher::None);
             config.order.clone_from(&order);
             if key.attached {
@@ -204,7 +242,7 @@ impl Sessions {
             let (objects, source) = (objects.clone(), self.repository.clone());
             match SessionServer::start(config, objects, catalogue.heads(), source) {
                 Ok(session) => {
-                    self.unicast.lock().insert(session.id(), 0);
+                    self.receivers.begin(session.id());
                     (self.log)(&Event::SessionStarted { reference: key.reference.clone(), group });
                     return Ok(session);
                 }
@@ -247,7 +285,7 @@ impl Sessions {
         for (key, slot) in slots {
             // A locked slot has a client that joins, so its session is not over.
             let Some(mut running) = slot.try_lock() else { continue };
-            if running.as_ref().is_some_and(SessionServer::is_over) {
+            if running.as_ref().is_some_and(Running::is_over) {
                 self.retire(running.take());
             }
             drop(running);
@@ -282,16 +320,17 @@ impl Sessions {
         slots.iter().for_each(|slot| self.retire(slot.lock().take()));
     }
 
-    fn retire(&self, session: Option<SessionServer>) {
-        let Some(session) = session else { return };
+    fn retire(&self, running: Option<Running>) {
+        let Some(Running { session, _place: place }) = running else { return };
         let statistics = self.with_unicast(session.stop());
+        drop(place);
         {
             let mut past = self.past.lock();
             past.totals.add(&statistics);
             past.logged.remove(&statistics.session);
             let kept = past.ended.len().min(ENDED_MAX - 1);
             for forgotten in past.ended.drain(kept..) {
-                self.unicast.lock().remove(&forgotten.session);
+                self.receivers.forget(&forgotten.session);
             }
             past.ended.push_front(statistics.clone());
         }
@@ -310,9 +349,14 @@ impl Sessions {
         Arc::clone(&self.address_share)
     }
 
-    /// Waits until `bytes` may be sent by unicast to a receiver of any session.
-    pub(crate) async fn wait_beside(&self, bytes: u64) {
-        self.unicast_share.wait_for(bytes).await;
+    /// The session of a request from `address` that names `session`: it counts only if a receiver there was admitted.
+    pub(crate) fn session_of(&self, session: Option<SessionId>, address: IpAddr) -> Option<SessionId> {
+        session.filter(|session| self.receivers.has(session, address))
+    }
+
+    /// Waits until `bytes` may be sent by unicast to a receiver at `address`.
+    pub(crate) async fn wait_beside(&self, address: IpAddr, bytes: u64) -> Result<(), Failure> {
+        self.unicast_share.wait_for(address, bytes).await
     }
 
     /// How fast an answer to a receiver is sent, in bits per second; `None`: as fast as it goes.
@@ -322,20 +366,20 @@ impl Sessions {
 
     /// Counts `bytes` that a present or past receiver of `session` got by unicast.
     pub(crate) fn sent_beside(&self, session: &SessionId, bytes: u64) {
-        if let Some(sum) = self.unicast.lock().get_mut(session) {
-            *sum += bytes;
-        }
+        self.receivers.count(session, bytes);
     }
 
-    /// Adds the unicast bytes, which still grow after a session has ended: its receivers fetch the rest by unicast.
     fn with_unicast(&self, session: SessionStatistics) -> SessionStatistics {
-        let unicast_bytes = self.unicast.lock().get(&session.session).copied().unwrap_or(0);
+        let unicast_bytes = self.receivers.unicast_bytes(&session.session);
         SessionStatistics { unicast_bytes, ..session }
     }
 
     fn running(&self) -> Vec<SessionStatistics> {
         let slots: Vec<_> = self.slots.lock().values().cloned().collect();
-        slots.iter().filter_map(|slot| slot.lock().as_ref().map(SessionServer::statistics)).collect()
+        slots
+            .iter()
+            .filter_map(|slot| slot.lock().as_ref().map(|running| running.session.statistics()))
+            .collect()
     }
 
     /// Sums over all sessions since the server started. Blocks.

@@ -2,12 +2,17 @@
 //! does not work would otherwise take the server's link from all others by its TCP connections. When no session has
 //! anything to send, unicast is not limited.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use net::api::ProblemKind;
 use net::multicast::budget::Budget;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::api::Failure;
+use crate::crowd::Shares;
 
 /// What unicast did not use is kept for this time, so that a few objects at the end of a fetch need not wait.
 const SAVED: Duration = Duration::from_millis(250);
@@ -15,32 +20,42 @@ const SAVED: Duration = Duration::from_millis(250);
 const PACE_MIN: u64 = 4_000_000;
 /// How often a waiting request looks again: the session may have ended.
 const STEP: Duration = Duration::from_millis(10);
-/// Longest wait. A client gives up a request that is not answered for some seconds, and would send it again.
-const PATIENCE: Duration = Duration::from_secs(4);
+/// Longest wait. After it the client is told to ask again, before it gives up by itself.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Requests of one address that wait in turn with those of the others. A receiver has two connections.
+const TURNS_OF_ADDRESS: u32 = 2;
 
 /// The limit for all receivers together.
 pub(crate) struct UnicastShare {
     budget: Arc<Budget>,
     bucket: Mutex<Bucket>,
+    turns: Shares,
 }
 
 impl UnicastShare {
     /// The limit beside the sessions of `budget`.
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        Self { budget, bucket: Mutex::new(Bucket { bytes: 0, filled_at: Instant::now() }) }
+        let bucket = Mutex::new(Bucket { bytes: 0, filled_at: Instant::now() });
+        Self { budget, bucket, turns: Shares::default() }
     }
 
-    /// Waits until `bytes` may be sent, for at most `PATIENCE`. Requests are served in the order of their arrival.
-    pub(crate) async fn wait_for(&self, bytes: u64) {
+    /// Waits until `bytes` may be sent to `address`. Addresses take turns. `Unavailable` if it takes too long.
+    pub(crate) async fn wait_for(&self, address: IpAddr, bytes: u64) -> Result<(), Failure> {
         if self.budget.rate() == 0 {
-            return;
+            return Ok(());
         }
-        let begin = Instant::now();
-        let mut bucket = self.bucket.lock().await;
-        while !bucket.take(bytes, self.rate(), Instant::now()) && begin.elapsed() < PATIENCE {
-            sleep(STEP).await;
-        }
+        let allowed = async {
+            let _turn = self.turns.take(address, TURNS_OF_ADDRESS, 1).await;
+            let mut bucket = self.bucket.lock().await;
+            while !bucket.take(bytes, self.rate(), Instant::now()) {
+                sleep(STEP).await;
+            }
+        };
+        let busy =
+            |_| Failure::new(ProblemKind::Unavailable, "many machines fetch beside a multicast session");
+        timeout(PATIENCE, allowed).await.map_err(busy)?;
         self.budget.count_answer(bytes);
+        Ok(())
     }
 
     /// How fast one answer is sent, in bits per second; `None`: as fast as it goes. An object that is sent at once

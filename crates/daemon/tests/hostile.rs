@@ -10,7 +10,7 @@ use std::time::Duration;
 use base::ErrorKind;
 use daemon::authority::{Claims, Right};
 use daemon::{MulticastOptions, ServeOptions, Server, serve};
-use net::api::{CreateRequest, ProbeRequest, SessionId};
+use net::api::{CreateRequest, Family, MULTICAST_VERSION, ProbeRequest, SessionId, SessionRequest};
 use net::client::{Client, ClientOptions};
 use net::token::JoinToken;
 use socket2::{Domain, Socket, Type};
@@ -23,6 +23,16 @@ struct Bench {
     server: Server,
     state: daemon::state::StateFolder,
     _folder: tempfile::TempDir,
+}
+
+fn on_loopback() -> MulticastOptions {
+    MulticastOptions {
+        interface: Some("lo".into()),
+        rate_bits_per_second: None,
+        rate_floor_bits_per_second: 1_000_000,
+        encrypted: true,
+        ttl: 1,
+    }
 }
 
 fn start() -> Bench {
@@ -104,6 +114,59 @@ fn bodies_that_never_come_take_no_memory() {
 }
 
 #[test]
+fn hints_that_come_slowly_hold_up_nobody() {
+    let bench = start();
+    bench.client(Right::Write).create("web", &EMPTY).unwrap();
+    // 400 profiles of 1 MiB would take more than the memory for objects in transfer; of each one byte comes.
+    let path = "POST /api/v1/images/web/profile";
+    let _slow: Vec<_> = (0..400)
+        .map(|_| {
+            let mut stream = bench.begin(Right::Read, path, "Content-Length: 1048576\r\n");
+            stream.write_all(b" ").unwrap();
+            stream
+        })
+        .collect();
+    let mut reader = bench.begin(Right::Read, "GET /api/v1/content/web@1?offset=0&bytes=16777216", "");
+    reader.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+    let mut start = [0; 12];
+    reader.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
+}
+
+#[test]
+fn one_address_does_not_take_all_sessions() {
+    let bench = start_with(Some(on_loopback()));
+    let writer = bench.client(Right::Write);
+    let reader = bench.client(Right::Read);
+    let join = |number: u32| {
+        let version = format!("web{number}@2");
+        reader.join_session(&SessionRequest {
+            manifest: net::fetch::manifest(&reader, &version).unwrap().digest().to_hex(),
+            reference: version,
+            receiver: "greedy".into(),
+            families: vec![Family::V4],
+            mtu: 65536,
+            multicast: MULTICAST_VERSION,
+            attached: false,
+        })
+    };
+    for number in 0..20 {
+        writer.create(&format!("web{number}"), &EMPTY).unwrap();
+        let path = format!("PUT /api/v1/images/web{number}/content?offset=0");
+        let mut stream = bench.begin(Right::Write, &path, "Content-Length: 512\r\n");
+        stream.write_all(&[7; 512]).unwrap();
+        assert_eq!(status(stream), 201);
+    }
+    let joined: Vec<_> = (0..20).map(join).collect();
+    let errors: Vec<_> =
+        joined.iter().filter_map(|grant| grant.as_ref().err().map(ToString::to_string)).collect();
+    assert_eq!(errors.len(), 12, "{errors:?}");
+    let refused = joined.into_iter().filter_map(Result::err);
+    refused.for_each(|error| assert_eq!(error.kind(), ErrorKind::Refused));
+    assert!(join(0).is_ok(), "what runs may be joined");
+}
+
+#[test]
 fn readers_that_take_nothing_hold_up_nobody_from_another_address() {
     let bench = start();
     let writer = bench.client(Right::Write);
@@ -150,14 +213,7 @@ fn comparisons_do_not_hold_up_other_requests() {
 
 #[test]
 fn probes_are_limited_for_each_address() {
-    let multicast = MulticastOptions {
-        interface: Some("lo".into()),
-        rate_bits_per_second: None,
-        rate_floor_bits_per_second: 1_000_000,
-        encrypted: true,
-        ttl: 1,
-    };
-    let bench = start_with(Some(multicast));
+    let bench = start_with(Some(on_loopback()));
     let client = bench.client(Right::Read);
     let request = ProbeRequest { families: Vec::new() };
     let [first, second] = [(); 2].map(|()| client.probe(&request).unwrap());

@@ -28,8 +28,8 @@ use crate::uploads::Uploads;
 const REQUESTS_MAX: usize = 2048;
 /// Maximum number of requests that do blocking work at the same time.
 const REPOSITORY_THREADS_MAX: usize = 32;
-/// Memory for objects in transfer from and to clients, reserved in pieces of [`PIECE_BYTES`].
-pub(super) const MEMORY_BYTES: usize = 256 << 20;
+/// Memory for objects in transfer from and to clients, in pieces of [`PIECE_BYTES`]: 256 MiB.
+pub(super) const MEMORY_PIECES: u32 = 4096;
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 /// Maximum number of requests at the same time that read much to answer little, such as a comparison of two versions.
 const SLOW_REQUESTS_MAX: usize = 2;
@@ -62,8 +62,8 @@ pub(crate) struct App {
     slow: Semaphore,
     slow_waiting: Semaphore,
     pub(super) memory: Arc<Semaphore>,
-    /// Memory that the answers to each address hold.
-    pub(super) answers: Shares,
+    /// Memory that bodies from each address and answers to it hold.
+    pub(super) held: Shares,
 }
 
 impl App {
@@ -94,8 +94,8 @@ impl App {
             threads: Semaphore::new(REPOSITORY_THREADS_MAX),
             slow: Semaphore::new(SLOW_REQUESTS_MAX),
             slow_waiting: Semaphore::new(SLOW_WAITING_MAX),
-            memory: Arc::new(Semaphore::new(MEMORY_BYTES / PIECE_BYTES)),
-            answers: Shares::default(),
+            memory: Arc::new(Semaphore::new(MEMORY_PIECES as usize)),
+            held: Shares::default(),
         })
     }
 

@@ -20,22 +20,52 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::access::Access;
-use super::app::{App, BODY_PAUSE_MAX, BODY_TIME_MAX, MEMORY_BYTES, PIECE_BYTES};
+use super::app::{App, BODY_PAUSE_MAX, BODY_TIME_MAX, MEMORY_PIECES, PIECE_BYTES};
 use super::problem::Failure;
 use crate::address_share::AddressShare;
 use crate::authority::Right;
+use crate::crowd::Part;
+use crate::listener::Peer;
 
+/// Most pieces of memory that one address holds.
+const ADDRESS_PIECES_MAX: u32 = MEMORY_PIECES / 4;
 /// Largest JSON body of a request.
 const JSON_BYTES_MAX: u32 = 16 << 10;
 
-/// Receives the body of a request, at most `bytes_max` bytes, and reserves memory for it. `Invalid` if it has no
-/// length, is too long or too slow.
+/// Receives the body of a request from `address`, at most `bytes_max` bytes, and reserves memory for all of it with its
+/// first byte. Only for clients whose right to write was checked. `Invalid` if it has no length, is too long or too
+/// slow.
 pub(super) async fn receive(
     app: &Arc<App>,
+    address: IpAddr,
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: u32,
+) -> Result<(Bytes, BodyMemory), Failure> {
+    let mut memory = BodyMemory { reserves_whole: true, ..BodyMemory::new(app, address) };
+    let bytes = read(headers, body, bytes_max, &mut memory).await?;
+    Ok((bytes, memory))
+}
+
+/// The same for a client that may only read: memory is reserved as the bytes arrive. `Unavailable` if there is none.
+pub(super) async fn receive_hint(
+    app: &Arc<App>,
+    address: IpAddr,
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: u32,
+) -> Result<(Bytes, BodyMemory), Failure> {
+    let mut memory = BodyMemory::new(app, address);
+    let bytes = read(headers, body, bytes_max, &mut memory).await?;
+    Ok((bytes, memory))
+}
+
+async fn read(
     headers: &HeaderMap,
     mut body: Body,
     bytes_max: u32,
-) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Failure> {
+    memory: &mut BodyMemory,
+) -> Result<Bytes, Failure> {
     let announced =
         headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     let announced =
@@ -44,30 +74,75 @@ pub(super) async fn receive(
         let detail = format!("the body has {announced} bytes, at most {bytes_max} are accepted here");
         return Err(Failure::new(ProblemKind::Invalid, detail));
     }
-    // No memory is reserved for a client that announces a body and sends none.
-    let first = next(&mut body).await?;
-    // Small bodies do not wait for it: their memory is bounded by the number of connections.
-    let memory = match announced > JSON_BYTES_MAX as usize {
-        true => Some(reserve(app, announced).await),
-        false => None,
-    };
-    let rest = async {
-        let mut bytes = BytesMut::with_capacity(announced);
-        let mut piece = first;
-        while let Some(more) = piece {
-            if more.len() > announced - bytes.len() {
+    let all = async {
+        let mut bytes = BytesMut::new();
+        // No memory is reserved for a client that announces a body and sends none.
+        while let Some(piece) = next(&mut body).await? {
+            let len = bytes.len() + piece.len();
+            if len > announced {
                 return Err(Failure::new(ProblemKind::Invalid, "the body is longer than announced"));
             }
-            bytes.extend_from_slice(&more);
-            piece = next(&mut body).await?;
+            if len > bytes.capacity() {
+                let capacity = memory.grow(len, announced).await?;
+                bytes.reserve(capacity - bytes.len());
+            }
+            bytes.extend_from_slice(&piece);
         }
         Ok(bytes.freeze())
     };
-    let bytes = timeout(BODY_TIME_MAX, rest).await.unwrap_or_else(|_| Err(too_slow()))?;
+    let bytes = timeout(BODY_TIME_MAX, all).await.unwrap_or_else(|_| Err(too_slow()))?;
     if bytes.len() < announced {
         return Err(Failure::new(ProblemKind::Invalid, "the body broke off"));
     }
-    Ok((bytes, memory))
+    Ok(bytes)
+}
+
+/// The memory of a body: its part of what its address may hold, and of all.
+pub(super) struct BodyMemory {
+    app: Arc<App>,
+    address: IpAddr,
+    reserves_whole: bool,
+    pieces: u32,
+    of_address: Part,
+    of_all: Vec<OwnedSemaphorePermit>,
+}
+
+impl BodyMemory {
+    fn new(app: &Arc<App>, address: IpAddr) -> Self {
+        let app = Arc::clone(app);
+        Self {
+            app,
+            address,
+            reserves_whole: false,
+            pieces: 0,
+            of_address: Part::default(),
+            of_all: Vec::new(),
+        }
+    }
+
+    /// Reserves memory for `len` bytes of a body of `announced` bytes, and returns for how many there is.
+    async fn grow(&mut self, len: usize, announced: usize) -> Result<usize, Failure> {
+        let capacity = if self.reserves_whole { announced } else { len.next_power_of_two().min(announced) };
+        // Small bodies do not wait for it: their memory is bounded by the number of connections.
+        if capacity <= JSON_BYTES_MAX as usize {
+            return Ok(capacity);
+        }
+        let more = pieces_of(capacity) - self.pieces;
+        if self.reserves_whole {
+            self.reserve(more).await;
+        } else {
+            // Bodies that each hold a part, and wait for the rest, must not wait for each other for ever.
+            let full = |_| Failure::new(ProblemKind::Unavailable, "too many bodies at once");
+            timeout(BODY_PAUSE_MAX, self.reserve(more)).await.map_err(full)?;
+        }
+        Ok(capacity)
+    }
+
+    async fn reserve(&mut self, more: u32) {
+        self.of_address.add(self.app.held.take(self.address, ADDRESS_PIECES_MAX, more).await);
+        self.of_all.push(reserve(&self.app, more).await);
+        self.pieces += more;
+    }
 }
 
 /// Reads the body of a refused request and drops it. A client that is still sending when the connection is closed
@@ -102,7 +177,7 @@ fn too_slow() -> Failure {
 pub(super) struct Content {
     pub bytes: Bytes,
     /// Its reserved memory; released when this is dropped.
-    _memory: Option<OwnedSemaphorePermit>,
+    _memory: BodyMemory,
 }
 
 impl FromRequest<Arc<App>> for Content {
@@ -115,57 +190,52 @@ impl FromRequest<Arc<App>> for Content {
         if let Err(refused) = access.needs_anywhere(Right::Write) {
             return Err(refuse(refused, body).await);
         }
-        let (bytes, memory) = receive(app, &parts.headers, body, OBJECT_BYTES_MAX).await?;
+        let peer = parts.extensions.get::<Peer>().copied();
+        let Peer(peer) = peer.ok_or_else(|| Failure::internal("a request has no address of its client"))?;
+        let (bytes, memory) = receive(app, peer.ip(), &parts.headers, body, OBJECT_BYTES_MAX).await?;
         app.metrics.received(bytes.len() as u64);
         Ok(Self { bytes, _memory: memory })
     }
 }
 
-/// Receives a JSON body of at most `JSON_BYTES_MAX` bytes.
+/// Receives a JSON body of at most `JSON_BYTES_MAX` bytes, for which no memory is reserved.
 pub(super) async fn receive_json<T: DeserializeOwned>(
     app: &Arc<App>,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<T, Failure> {
-    receive_long_json(app, headers, body, JSON_BYTES_MAX).await
+    let mut none = BodyMemory::new(app, IpAddr::from([0; 4]));
+    from_json(&read(headers, body, JSON_BYTES_MAX, &mut none).await?)
 }
 
-/// Receives a JSON body of at most `bytes_max` bytes.
-pub(super) async fn receive_long_json<T: DeserializeOwned>(
-    app: &Arc<App>,
-    headers: &HeaderMap,
-    body: Body,
-    bytes_max: u32,
-) -> Result<T, Failure> {
-    let (bytes, _memory) = receive(app, headers, body, bytes_max).await?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+/// The value of a JSON body.
+pub(super) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(bytes).map_err(|error| {
         Failure::new(ProblemKind::Invalid, format!("the body does not have the expected form: {error}"))
     })
 }
 
 /// The memory of an answer: its part of what its address may hold, and of all.
 pub(super) struct AnswerMemory {
-    _address: OwnedSemaphorePermit,
+    _address: Part,
     _all: OwnedSemaphorePermit,
 }
 
 /// Reserves memory for an answer of `bytes` bytes to the client at `address`, and waits until there is enough. One
 /// address holds at most a quarter of it, so that its slow readers hold up nobody else.
 pub(super) async fn reserve_answer(app: &Arc<App>, address: IpAddr, bytes: usize) -> AnswerMemory {
-    let pieces = u32::try_from(pieces_of(bytes)).expect("clamped");
-    let held = app.answers.of(address, MEMORY_BYTES / 4 / PIECE_BYTES);
-    let own = held.acquire_many_owned(pieces).await.expect("the semaphore is never closed");
-    AnswerMemory { _address: own, _all: reserve(app, bytes).await }
+    let pieces = pieces_of(bytes);
+    let own = app.held.take(address, ADDRESS_PIECES_MAX, pieces).await;
+    AnswerMemory { _address: own, _all: reserve(app, pieces).await }
 }
 
 /// Pieces of memory for `bytes` bytes. One request gets at most a quarter of all, so that the wait always ends.
-fn pieces_of(bytes: usize) -> usize {
-    bytes.clamp(1, MEMORY_BYTES / 4).div_ceil(PIECE_BYTES)
+fn pieces_of(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(PIECE_BYTES)).unwrap_or(u32::MAX).clamp(1, ADDRESS_PIECES_MAX)
 }
 
-/// Reserves memory for `bytes` bytes, and waits until there is enough.
-async fn reserve(app: &Arc<App>, bytes: usize) -> OwnedSemaphorePermit {
-    let pieces = u32::try_from(pieces_of(bytes)).expect("clamped");
+/// Reserves so many pieces of memory, and waits until there are enough.
+async fn reserve(app: &Arc<App>, pieces: u32) -> OwnedSemaphorePermit {
     app.memory.clone().acquire_many_owned(pieces).await.expect("the semaphore is never closed")
 }
 

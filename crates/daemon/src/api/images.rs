@@ -139,7 +139,7 @@ pub(super) async fn publish(
     let key = headers.get(IDEMPOTENCY_KEY).map(|key| key.as_bytes().to_vec()).filter(|key| key.len() <= 128);
     let key = key
         .ok_or_else(|| Failure::new(ProblemKind::Invalid, format!("a header {IDEMPOTENCY_KEY} is needed")))?;
-    let (draft, _memory) = body::receive(&app, &headers, body, MANIFEST_BYTES_MAX).await?;
+    let (draft, _memory) = body::receive(&app, upload.peer.ip(), &headers, body, MANIFEST_BYTES_MAX).await?;
     let (peer, slot) = (upload.peer, app.publications.slot(name.as_str(), key));
     let mut published = slot.lock().await;
     let reference = match *published {

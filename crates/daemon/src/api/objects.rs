@@ -13,14 +13,14 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base::limits::OBJECT_BYTES_MAX;
 use image::{ObjectKind, ObjectRef, ObjectSink, ObjectSource};
-use net::api::{OBJECT_TYPE, ProblemKind, SESSION_HEADER, UPLOAD_HEADER};
+use net::api::{OBJECT_TYPE, ProblemKind, SESSION_HEADER, SessionId, UPLOAD_HEADER};
 use net::patch;
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::access::Access;
 use super::app::App;
-use super::body::{Held, Pace, receive, refuse, reserve_answer};
+use super::body::{Held, Pace, receive, receive_hint, refuse, reserve_answer};
 use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
@@ -55,6 +55,10 @@ fn no_such(object: &ObjectRef) -> Failure {
     Failure::new(ProblemKind::NotFound, format!("there is no {object} of {} bytes", object.len))
 }
 
+fn named_session(headers: &HeaderMap) -> Option<SessionId> {
+    headers.get(SESSION_HEADER)?.to_str().ok()?.parse().ok()
+}
+
 pub(super) async fn get(
     access: Access,
     State(app): State<Arc<App>>,
@@ -64,9 +68,9 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     needs_object(&access, &app, object, Duration::ZERO).await?;
-    let session = headers.get(SESSION_HEADER).and_then(|session| session.to_str().ok()?.parse().ok());
+    let session = app.sessions.session_of(named_session(&headers), peer.ip());
     if session.is_some() {
-        app.sessions.wait_beside(object.len.into()).await;
+        app.sessions.wait_beside(peer.ip(), object.len.into()).await?;
     }
     rate.set(session.and_then(|_| app.sessions.pace_beside()));
     let (memory, paced) = (reserve_answer(&app, peer.ip(), object.len as usize).await, Arc::clone(&app));
@@ -92,8 +96,9 @@ pub(super) async fn mend(
     if let Err(refused) = needs_object(&access, &app, object, Duration::ZERO).await {
         return Err(refuse(refused, body).await);
     }
-    let session = headers.get(SESSION_HEADER).and_then(|session| session.to_str().ok()?.parse().ok());
-    let (digests, _memory) = receive(&app, &headers, body, patch::digests_bytes(object.len)).await?;
+    let session = app.sessions.session_of(named_session(&headers), peer.ip());
+    let (digests, _memory) =
+        receive_hint(&app, peer.ip(), &headers, body, patch::digests_bytes(object.len)).await?;
     let (memory, paced) = (reserve_answer(&app, peer.ip(), object.len as usize).await, Arc::clone(&app));
     let answer = app.blocking(move |app| -> Result<Vec<u8>, Failure> {
         let object = app.repository.verified(&object)?;
@@ -102,7 +107,7 @@ pub(super) async fn mend(
     });
     let answer = answer.await?;
     if let Some(session) = &session {
-        app.sessions.wait_beside(answer.len() as u64).await;
+        app.sessions.wait_beside(peer.ip(), answer.len() as u64).await?;
         app.sessions.sent_beside(session, answer.len() as u64);
     }
     rate.set(session.and_then(|_| app.sessions.pace_beside()));
@@ -147,7 +152,7 @@ pub(super) async fn put(
     if let Err(refused) = access.needs_anywhere(Right::Write) {
         return Err(refuse(refused, body).await);
     }
-    let (bytes, _memory) = receive(&app, &headers, body, object.len).await?;
+    let (bytes, _memory) = receive(&app, upload.peer.ip(), &headers, body, object.len).await?;
     app.metrics.received(bytes.len() as u64);
     let store = app.blocking(move |app| -> Result<(), Failure> {
         object.verify(&bytes)?;

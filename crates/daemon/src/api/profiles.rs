@@ -17,7 +17,7 @@ use store::{ImageName, Reference, Stamp};
 use super::access::Access;
 use super::app::App;
 use super::blobs::Asked;
-use super::body::{receive_json, receive_long_json};
+use super::body::{from_json, receive_hint, receive_json};
 use super::problem::Failure;
 use crate::authority::Right;
 use crate::clock;
@@ -63,7 +63,9 @@ pub(super) async fn add(
 ) -> Result<Json<BootAnswer>, Failure> {
     access.needs(Right::Read, &image)?;
     let name: ImageName = image.parse()?;
-    let boot: BootRequest = receive_long_json(&app, &headers, body, PROFILE_RECORD_BYTES_MAX).await?;
+    let (bytes, memory) = receive_hint(&app, peer.ip(), &headers, body, PROFILE_RECORD_BYTES_MAX).await?;
+    let boot: BootRequest = from_json(&bytes)?;
+    drop((bytes, memory));
     let chunks = chunks_of(&boot.runs, PROFILE_CHUNKS_MAX);
     // First check that the version exists: `keeps_boot` counts this boot as the one of its 30 s.
     let version = Reference::Version(name.clone(), boot.version);
