@@ -15,10 +15,10 @@ use image::{Cipher, Manifest, NoProgress, ObjectKind, ObjectRef};
 use net::api::CreateRequest;
 use net::client::{Changes, Client, ClientOptions};
 use net::token::JoinToken;
-use store::{Overseer, PruneEvent, PruneOptions, PruneReport, Scope, Stamp};
+use store::{Location, Overseer, PruneEvent, PruneOptions, PruneReport, Repository, Scope, Stamp};
 
 mod common;
-use common::{Bench, draft, start};
+use common::{Bench, draft, start, start_on};
 
 #[test]
 fn a_version_is_published_once_and_only_when_all_of_it_is_there() {
@@ -222,6 +222,19 @@ fn hostile_requests_get_a_problem_and_no_more() {
     assert!(raw(&bench, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
     assert!(raw(&bench, &with("GET /healthz", "")).ends_with("ok\n"), "and the server lives");
     assert!(raw(&bench, &with("GET /readyz", "")).ends_with("ready\n"));
+}
+
+#[test]
+fn a_server_is_ready_while_its_repository_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("repository");
+    let repository = Arc::new(Repository::open_or_create(&Location::Folder(place.clone())).unwrap());
+    let bench = start_on(repository, false);
+    let ask = || raw(&bench, "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    std::fs::rename(place.join("format"), place.join("away")).unwrap();
+    assert!(!ask().starts_with("HTTP/1.1 200 "), "{}", ask());
+    std::fs::rename(place.join("away"), place.join("format")).unwrap();
+    assert!(ask().ends_with("ready\n"), "{}", ask());
 }
 
 #[test]

@@ -252,6 +252,21 @@ impl Repository {
         &self.name
     }
 
+    /// Checks that the repository can be read now, at the price of one small record: the record `format`, and its id.
+    ///
+    /// # Errors
+    /// Those of the store; `Corrupt` if the record is damaged or another repository is there.
+    pub fn check_readable(&self) -> Result<()> {
+        let format = read_format(&self.backend)?;
+        if format.id == self.id {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("`{}` is another repository now: {}", self.name, format.id),
+        ))
+    }
+
     /// Makes every object put through this handle durable. Publishing a version does this first.
     pub fn flush(&self) -> Result<()> {
         self.backend.flush()

@@ -27,7 +27,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, F
     let mut ready_at = app.ready_at.lock().await;
     if ready_at.is_none_or(|at| at.elapsed() >= READY_LASTS) {
         *ready_at = None;
-        app.blocking(|app| app.repository.images()).await?;
+        app.blocking(|app| app.repository.check_readable()).await?;
         *ready_at = Some(Instant::now());
     }
     Ok("ready\n")

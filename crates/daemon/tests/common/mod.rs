@@ -24,8 +24,11 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn start(tls: bool) -> Bench {
+    start_on(Arc::new(Repository::open_or_create(&Location::Memory).unwrap()), tls)
+}
+
+pub(crate) fn start_on(repository: Arc<Repository>, tls: bool) -> Bench {
     let folder = tempfile::tempdir().unwrap();
-    let repository = Arc::new(Repository::open_or_create(&Location::Memory).unwrap());
     let server = serve(ServeOptions {
         repository: repository.clone(),
         state: folder.path().to_owned(),
