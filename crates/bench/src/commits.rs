@@ -26,7 +26,10 @@ pub(crate) const GROUP: Group = Group {
             "mirror.commit_16",
             "16 disks committed at once, bytes stored a second over the server's 1 Gbit/s; at least 0.8",
         ),
-        ("mirror.commit_16_slow", "the same over 200 Mbit/s; at least 0.8"),
+        (
+            "mirror.commit_16_slow",
+            "16 disks committed at once over 200 Mbit/s, bytes stored a second over the link; at least 0.8",
+        ),
     ],
     measure,
 };

@@ -14,8 +14,8 @@ use crate::{Group, Result};
 pub(crate) const GROUP: Group = Group {
     figures: &[
         ("fetch.1_host", "last host has received all, over link time, 1 Gbit/s; at most 1.10"),
-        ("fetch.4_hosts", "the same with 4 hosts; at most 1.15"),
-        ("fetch.8_hosts", "the same with 8 hosts; at most 1.15"),
+        ("fetch.4_hosts", "last of 4 hosts has received all, over link time, 1 Gbit/s; at most 1.15"),
+        ("fetch.8_hosts", "last of 8 hosts has received all, over link time, 1 Gbit/s; at most 1.15"),
         ("fetch.server_bytes", "payload that the server sent over the image's encoded bytes; at most 1.02"),
     ],
     measure,

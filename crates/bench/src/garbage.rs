@@ -22,9 +22,8 @@ pub(crate) const GROUP: Group = Group {
     figures: &[
         (
             "versions.garbage",
-            "chunks and nodes, each copy counted, beyond those of a fresh copy, after ten processes were killed \
-                at random for \
-             five minutes and two prunes ran, in a folder, one without unnamed files, and versitygw; at most 0",
+            "copies of chunks and nodes too many, after five minutes of random kills in three kinds of stores and two \
+             prunes; at most 0",
         ),
         ("versions.garbage_records", "records of leases, appends and prunes that are left then; at most 10"),
         ("versions.garbage_prunes", "seconds that these two prunes take; at most 60"),

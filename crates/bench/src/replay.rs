@@ -27,10 +27,19 @@ use crate::{Group, Result};
 pub(crate) const NEAR: Group = Group {
     figures: &[
         ("mirror.replay_cold", "reads of a boot and a job over 1 Gbit/s, nothing here; at most 0.70 s"),
-        ("mirror.replay_profile", "the same, the order of an earlier boot known; at most 0.52 s"),
-        ("mirror.replay_attach", "the same by `diskcast attach`, the order at the server; at most 0.52 s"),
+        (
+            "mirror.replay_profile",
+            "reads of a boot, 1 Gbit/s, the order of an earlier boot known; at most 0.52 s",
+        ),
+        (
+            "mirror.replay_attach",
+            "reads of a boot by `diskcast attach`, 1 Gbit/s, the order at the server; at most 0.52 s",
+        ),
         ("mirror.boot_bytes", "bytes over the link over the compressed chunks touched; at most 1.25"),
-        ("mirror.boot_bytes_profile", "the same with the order known; at most 1.05"),
+        (
+            "mirror.boot_bytes_profile",
+            "bytes over the link over the chunks touched, the order known; at most 1.05",
+        ),
     ],
     measure: measure_near,
 };
@@ -38,10 +47,19 @@ pub(crate) const NEAR: Group = Group {
 pub(crate) const FAR: Group = Group {
     figures: &[
         ("mirror.replay_wan", "reads of a boot and a job, 10 ms round trip, nothing here; at most 4 s"),
-        ("mirror.replay_wan_profile", "the same, the order of an earlier boot known; at most 0.9 s"),
-        ("mirror.replay_wan_attach", "the same by `diskcast attach`, the order at the server; at most 0.9 s"),
+        (
+            "mirror.replay_wan_profile",
+            "reads of a boot, 10 ms, the order of an earlier boot known; at most 0.9 s",
+        ),
+        (
+            "mirror.replay_wan_attach",
+            "reads of a boot by `diskcast attach`, 10 ms, the order at the server; at most 0.9 s",
+        ),
         ("mirror.boot_bytes_wan", "bytes over that link over the compressed chunks touched; at most 1.25"),
-        ("mirror.boot_bytes_wan_profile", "the same with the order known; at most 1.05"),
+        (
+            "mirror.boot_bytes_wan_profile",
+            "bytes over that link over the chunks touched, 10 ms, the order known; at most 1.05",
+        ),
     ],
     measure: measure_far,
 };

@@ -74,7 +74,7 @@ pub(crate) fn draw(file: &Path, group: &str, figures: &[&Figure], describe: Desc
     area.fill(&WHITE)?;
     head(&area, group)?;
     let widest = shares.iter().map(|(_, share)| *share).fold(1.2, f64::max).min(SHARE_MAX);
-    axis(&area, widest, bottom)?;
+    axis(&area, widest, bottom, shares.iter().any(|(_, share)| *share > widest))?;
     for (row, (figure, share)) in shares.iter().enumerate() {
         let top = HEAD + ROW * i32::try_from(row)?;
         let what = describe(&figure.name).map_or("", |(_, what)| what);
@@ -105,7 +105,8 @@ fn head(area: &DrawingArea<SVGBackend<'_>, Shift>, group: &str) -> Result<()> {
 }
 
 /// Lines at each fifth, and below them the axis with its title.
-fn axis(area: &DrawingArea<SVGBackend<'_>, Shift>, widest: f64, bottom: i32) -> Result<()> {
+/// `is_cut`: some bars are longer.
+fn axis(area: &DrawingArea<SVGBackend<'_>, Shift>, widest: f64, bottom: i32, is_cut: bool) -> Result<()> {
     for fifth in 0..=10 {
         let share = f64::from(fifth) / 5.0;
         if share > widest {
@@ -116,9 +117,11 @@ fn axis(area: &DrawingArea<SVGBackend<'_>, Shift>, widest: f64, bottom: i32) -> 
         text(area, &format!("{share:.1}"), (x - 8, bottom + 8), 12, BLACK)?;
     }
     area.draw(&PathElement::new([(LEFT, bottom), (RIGHT, bottom)], BLACK))?;
-    let words = "margin (ratio, 1.0 = exactly the limit, more is better): value ÷ limit, or limit ÷ value where \
-                 less is better; cut at 2.0";
-    text(area, words, (LEFT, bottom + 30), 12, BLACK)
+    let cut = if is_cut { format!("; longer bars are cut at {widest:.1}") } else { String::new() };
+    let words = format!(
+        "margin (ratio, 1.0 = exactly the limit, more is better): value ÷ limit, or limit ÷ value where less is better{cut}"
+    );
+    text(area, &words, (LEFT, bottom + 30), 12, BLACK)
 }
 
 /// Where a bar of this share ends, in pixels.

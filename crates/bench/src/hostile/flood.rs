@@ -25,7 +25,10 @@ pub(super) const GROUP: Group = Group {
             "last of 2 hosts while a neighbour sends full packets to the group at half the link's rate, over without; \
              at most 2.2",
         ),
-        ("hostile.flood_small", "the same with packets of 64 bytes; at most 2.2"),
+        (
+            "hostile.flood_small",
+            "last of 2 hosts while a neighbour sends packets of 64 bytes at half the link's rate, over without; at most 2.2",
+        ),
     ],
     measure,
 };

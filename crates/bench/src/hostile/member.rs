@@ -27,11 +27,17 @@ use crate::transfer::{Load, library};
 use crate::{Group, Result};
 
 pub(super) const GROUP: Group = Group {
-    figures: &[(
-        "hostile.member",
-        "last of 2 hosts while a member of their session forges packets or asks for too much, over without, the worst; \
-         at most 1.5",
-    )],
+    figures: &[
+        (
+            "hostile.member",
+            "last of 2 hosts while a member of their session forges packets or asks for too much, over without, the \
+             worst; at most 1.5",
+        ),
+        (
+            "hostile.member_named",
+            "part of what a member can do from its own address for which a host or the server names it; at least 1",
+        ),
+    ],
     measure,
 };
 
@@ -49,20 +55,46 @@ enum Deed {
     Blocks,
     /// The same with another length of the object.
     Lengths,
+    /// The same with a symbol of its repair.
+    Symbols,
+    /// The same with a timestamp a second ahead.
+    Timestamps,
     /// Sends STATUS packets that say that much more was sent, and BYE packets.
     Control,
     /// Asks again for what was sent, as urgently as possible.
     Greed,
     /// Says under five names that packets are lost and wait in queues.
     Slowness,
+    /// The same after it left under each of these names.
+    Leavers,
+}
+
+impl Deed {
+    /// Whether it sends packets to the group, and could give them the server's address.
+    fn is_to_group(self) -> bool {
+        self <= Self::Control
+    }
+
+    /// Whether it can be told from what honest receivers send.
+    fn has_culprit(self) -> bool {
+        self <= Self::Greed
+    }
+
+    /// Receivers that the member pretends to be.
+    fn names(self) -> u32 {
+        if self > Self::Greed { 5 } else { 1 }
+    }
 }
 
 const DEEDS: &[(Deed, &str)] = &[
     (Deed::Blocks, "forges a block of each object"),
     (Deed::Lengths, "forges lengths of objects"),
+    (Deed::Symbols, "forges symbols of repair"),
+    (Deed::Timestamps, "forges timestamps"),
     (Deed::Control, "forges STATUS and BYE"),
     (Deed::Greed, "asks for repairs without end"),
     (Deed::Slowness, "five identities report loss"),
+    (Deed::Leavers, "five identities that left report loss"),
 ];
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
@@ -71,13 +103,16 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let without = (0..RUNS).map(|_| Ok(run(context, &repo, load, None)?.0)).collect::<Result<Vec<_>>>()?;
     let without = median(&without);
     let mut rows = vec![json!({ "member": "does nothing", "last host s": without })];
-    let mut worst: f64 = 0.0;
+    let (mut worst, mut named): (f64, Vec<bool>) = (0.0, vec![]);
     for &(deed, words) in DEEDS {
         // Packets that pretend to come from the server need a raw socket, and so root on the member's machine.
-        let ways: &[bool] = if deed <= Deed::Control { &[false, true] } else { &[false] };
+        let ways: &[bool] = if deed.is_to_group() { &[false, true] } else { &[false] };
         for &pretends in ways {
             let (seconds, details) = run(context, &repo, load, Some((deed, pretends)))?;
             worst = worst.max(seconds / without);
+            if deed.has_culprit() && !pretends {
+                named.push(details["named"] == true);
+            }
             let address = if pretends { ", with the server's address" } else { "" };
             let mut row = json!({
                 "member": format!("{words}{address}"), "last host s": seconds, "over without": seconds / without,
@@ -93,7 +128,14 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         Figure::new("hostile.member", &[worst], "ratio", Bar::AtMost(1.5))
             .on(&workload, SINK)
             .with(json!(rows)),
+        Figure::new("hostile.member_named", &[part_of(&named)], "ratio", Bar::AtLeast(1.0))
+            .on(&workload, SINK),
     ])
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio of small numbers")]
+fn part_of(named: &[bool]) -> f64 {
+    named.iter().filter(|named| **named).count() as f64 / named.len() as f64
 }
 
 /// Seconds until the last host has everything, and what the hosts and the server say of the member.
@@ -118,6 +160,7 @@ fn run(context: &Context, repo: &Path, load: &Load, deed: Option<(Deed, bool)>) 
     let said = fetched.iter().flat_map(Fetched::notes).find(|note| note.contains("forged"));
     let by_unicast: u64 = fetched.iter().map(Fetched::unicast_bytes).max().unwrap_or(0);
     let seconds = last(&fetched);
+    let address = room.star.host(NEIGHBOUR).ipv4().to_string();
     let session = room.ended_session(0)?.statistics;
     let overdrawn: u64 = session["receivers"]
         .as_array()
@@ -127,7 +170,7 @@ fn run(context: &Context, repo: &Path, load: &Load, deed: Option<(Deed, bool)>) 
         .sum();
     let details = json!({
         "packets of the member": packets, "most KiB by unicast": by_unicast >> 10, "a host says": said,
-        "requests ignored": overdrawn,
+        "requests ignored": overdrawn, "named": said.is_some_and(|note| note.contains(&address)) || overdrawn > 0,
     });
     Ok((seconds, details))
 }
@@ -166,13 +209,15 @@ impl Member {
 
     fn work(&self, over: &AtomicBool) -> Result<u64> {
         let client = Client::connect(&self.server, &self.token.trim().parse()?, ClientOptions::default())?;
-        let names = if self.deed == Deed::Slowness { 5 } else { 1 };
-        let grants = (0..names).map(|number| self.join(&client, number)).collect::<Result<Vec<_>>>()?;
+        let grants =
+            (0..self.deed.names()).map(|number| self.join(&client, number)).collect::<Result<Vec<_>>>()?;
         let mut sender = Sender::open(&grants[0], self.pretends)?;
         match self.deed {
-            Deed::Blocks | Deed::Lengths => self.forge_blocks(&grants[0], &mut sender, over)?,
+            Deed::Blocks | Deed::Lengths | Deed::Symbols | Deed::Timestamps => {
+                self.forge_blocks(&grants[0], &mut sender, over)?
+            }
             Deed::Control => forge_control(&grants[0], &mut sender, over)?,
-            Deed::Greed | Deed::Slowness => self.report(&grants, &mut sender, over)?,
+            Deed::Greed | Deed::Slowness | Deed::Leavers => self.report(&grants, &mut sender, over)?,
         }
         Ok(sender.packets)
     }
@@ -220,27 +265,43 @@ impl Member {
                 }
             }
             for header in forged {
-                let object_bytes =
-                    if self.deed == Deed::Lengths { header.object_bytes - 1 } else { header.object_bytes };
-                let sequence = header.sequence + u64::from(AHEAD);
-                let header = BlockHeader { sequence, block: AHEAD, object_bytes, ..header };
-                let (_, len) = shape.place(object_bytes, AHEAD);
-                sender.send(grant, [&header.encode(&shape)[..], &vec![0x5a; len.into()]].concat())?;
+                sender.send(grant, self.forged(&shape, header))?;
             }
         }
         Ok(())
     }
 
+    /// What it makes of the first block of an object: a later one, as if the server had sent it soon after.
+    fn forged(&self, shape: &Shape, header: BlockHeader) -> Vec<u8> {
+        let sequence = header.sequence + u64::from(AHEAD);
+        let mut header = BlockHeader { sequence, block: AHEAD, ..header };
+        match self.deed {
+            Deed::Lengths => header.object_bytes -= 1,
+            // The first symbol of the object.
+            Deed::Symbols => {
+                header.repair = true;
+                header.block = u16::try_from(shape.blocks(header.object_bytes)).unwrap_or(u16::MAX);
+            }
+            Deed::Timestamps => header.timestamp_us = header.timestamp_us.wrapping_add(1_000_000),
+            _ => {}
+        }
+        let len = if header.repair { shape.block_bytes } else { shape.place(header.object_bytes, AHEAD).1 };
+        [&header.encode(shape)[..], &vec![0x5a; len.into()]].concat()
+    }
+
     /// Sends reports that ask for what went out, or complain, every few milliseconds.
     fn report(&self, grants: &[SessionGrant], sender: &mut Sender, over: &AtomicBool) -> Result<()> {
         let shape = shape_of(&grants[0]);
+        if self.deed == Deed::Leavers {
+            grants.iter().try_for_each(|grant| sender.leave(grant))?;
+        }
         for round in 0.. {
             if over.load(Ordering::Acquire) {
                 return Ok(());
             }
             let first = shape.heads + round * 40 % (shape.objects - shape.heads).saturating_sub(40).max(1);
             let lacking = match self.deed {
-                Deed::Slowness => Lacking::default(),
+                Deed::Slowness | Deed::Leavers => Lacking::default(),
                 _ => greedy(&shape, first),
             };
             for grant in grants {
@@ -356,7 +417,17 @@ impl Sender {
             ..ReceiverCounters::default()
         };
         let report = Report { receiver: ReceiverId(grant.receiver), timestamp_us: 0, seen, counters };
-        let mut packet = Upstream::Need(report, lacking).encode(&shape_of(grant));
+        self.send_up(grant, &Upstream::Need(report, lacking))
+    }
+
+    fn leave(&mut self, grant: &SessionGrant) -> Result<()> {
+        let receiver = ReceiverId(grant.receiver);
+        let report = Report { receiver, timestamp_us: 0, seen: 0, counters: ReceiverCounters::default() };
+        self.send_up(grant, &Upstream::Leave(report))
+    }
+
+    fn send_up(&mut self, grant: &SessionGrant, packet: &Upstream) -> Result<()> {
+        let mut packet = packet.encode(&shape_of(grant));
         seal(&grant.receiver_key.into(), &mut packet);
         self.packets += 1;
         self.socket.send_to(&packet, &grant.report.into())?;

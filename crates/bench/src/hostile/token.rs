@@ -20,7 +20,10 @@ pub(super) const GROUP: Group = Group {
             "hostile.token",
             "last of 2 hosts while the holder of a read token attacks the server, over without, the worst; at most 1.5",
         ),
-        ("hostile.memory", "the server's peak memory meanwhile, the most; at most 512 MiB"),
+        (
+            "hostile.memory",
+            "the server's peak memory while holders of a read token attack it, the most; at most 512 MiB",
+        ),
     ],
     measure,
 };

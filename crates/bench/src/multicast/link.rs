@@ -30,7 +30,7 @@ struct Cell {
 pub(super) const SIXTEEN: Group = Group {
     figures: &[
         ("multicast.16_hosts", "last of 16 hosts over link time, 400 Mbit/s, no loss; at most 1.05"),
-        ("multicast.16_hosts_bytes", "images that the server sent meanwhile; at most 1.01"),
+        ("multicast.16_hosts_bytes", "images that the server sent to 16 hosts, no loss; at most 1.01"),
         ("multicast.16_hosts_overhead", "bytes on the server's wire over payload; at most 1.07"),
     ],
     measure: |context| {
@@ -68,7 +68,7 @@ pub(super) const EIGHT: Group = Group {
 pub(super) const SIXTEEN_LOSS_1: Group = Group {
     figures: &[
         ("multicast.16_hosts_loss1", "last of 16 hosts over link time, 100 Mbit/s, 1 % loss; at most 1.08"),
-        ("multicast.16_hosts_loss1_bytes", "images that the server sent meanwhile; at most 1.05"),
+        ("multicast.16_hosts_loss1_bytes", "images that the server sent to 16 hosts, 1 % loss; at most 1.05"),
     ],
     measure: |context| {
         let cell = Cell {
@@ -88,7 +88,10 @@ pub(super) const SIXTEEN_LOSS_1: Group = Group {
 pub(super) const SIXTEEN_LOSS_10: Group = Group {
     figures: &[
         ("multicast.16_hosts_loss10", "last of 16 hosts over link time, 100 Mbit/s, 10 % loss; at most 1.35"),
-        ("multicast.16_hosts_loss10_bytes", "images that the server sent meanwhile; at most 1.22"),
+        (
+            "multicast.16_hosts_loss10_bytes",
+            "images that the server sent to 16 hosts, 10 % loss; at most 1.22",
+        ),
     ],
     measure: |context| {
         let cell = Cell {

@@ -22,7 +22,10 @@ pub(super) const FOUR_SESSIONS: Group = Group {
             "multicast.four_sessions",
             "Jain's index of four sessions on one server link, 1 Gbit/s; at least 0.95",
         ),
-        ("multicast.four_sessions_sum", "their sum over the link, repeated bytes not counted; at least 0.90"),
+        (
+            "multicast.four_sessions_sum",
+            "sum of four sessions over their link, repeated bytes not counted; at least 0.90",
+        ),
         ("multicast.four_sessions_cov", "coefficient of variation of a session's 100 ms rates; at most 0.1"),
     ],
     measure: four_sessions,
@@ -42,7 +45,10 @@ pub(super) const TWO_SERVERS: Group = Group {
             "multicast.two_servers",
             "Jain's index of two servers that share receivers' ports, 1 Gbit/s; at least 0.9",
         ),
-        ("multicast.two_servers_sum", "their sum over the port, repeated bytes not counted; at least 0.85"),
+        (
+            "multicast.two_servers_sum",
+            "sum of two servers over their receivers' port, repeated bytes not counted; at least 0.85",
+        ),
     ],
     measure: two_servers,
 };

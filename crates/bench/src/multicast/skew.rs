@@ -23,7 +23,10 @@ pub(super) const GROUP: Group = Group {
             "multicast.skew",
             "a host's own time over its time alone, 16 starts over one transfer time, the most; at most 1.08",
         ),
-        ("multicast.skew_bytes", "images that the server sent meanwhile; at most 1.98"),
+        (
+            "multicast.skew_bytes",
+            "images that the server sent, 16 starts over one transfer time; at most 1.98",
+        ),
     ],
     measure,
 };

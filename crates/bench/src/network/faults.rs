@@ -29,7 +29,10 @@ pub(super) const GROUP: Group = Group {
             "last of 3 hosts, the server's cable out for 6 s, less these, over without; at most 1.10",
         ),
         ("network.cable_client", "a host whose cable is out for 8 s, less these, over without; at most 1.15"),
-        ("network.cable_client_others", "last of the other 2 hosts meanwhile, over without; at most 1.10"),
+        (
+            "network.cable_client_others",
+            "last of 2 hosts beside one whose cable is out for 8 s, over without; at most 1.10",
+        ),
         (
             "network.reboot",
             "last of 3 hosts while a fourth is killed and starts again, over without; at most 1.05",

@@ -20,7 +20,7 @@ pub(super) const GROUP: Group = Group {
         ),
         (
             "network.slow_beside_others",
-            "last of the 3 hosts at 100 Mbit/s beside it, over without it; at most 1.10",
+            "last of 3 hosts at 100 Mbit/s beside one at 20, over without it; at most 1.10",
         ),
     ],
     measure,

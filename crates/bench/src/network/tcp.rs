@@ -21,10 +21,13 @@ pub(super) const PORT: Group = Group {
             "network.tcp_port",
             "least mean share of one receiver's port that TCP and the fetch get in windows of 2 s; at least 0.25",
         ),
-        ("network.tcp_port_tenth", "tenth percentile of these windows; at least 0.15"),
+        (
+            "network.tcp_port_tenth",
+            "tenth percentile of the shares that TCP and the fetch get of that port; at least 0.15",
+        ),
         (
             "network.tcp_port_others",
-            "last of the other two hosts meanwhile, over without the flow; at most 1.10",
+            "last of two hosts beside one with a TCP flow into its port, over without the flow; at most 1.10",
         ),
     ],
     measure: port,
@@ -36,7 +39,7 @@ pub(super) const SERVER: Group = Group {
             "network.tcp_server",
             "least mean share of the server's link that TCP and the session get in windows of 2 s; at least 0.25",
         ),
-        ("network.tcp_server_tenth", "tenth percentile of these windows; at least 0.15"),
+        ("network.tcp_server_tenth", "tenth percentile of the shares of the server's link; at least 0.15"),
     ],
     measure: server,
 };
