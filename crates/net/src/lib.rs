@@ -10,6 +10,7 @@ pub mod fetch;
 mod hex;
 pub mod interface;
 pub mod multicast;
+mod neighbour;
 pub mod patch;
 pub mod pieces;
 pub mod probe;

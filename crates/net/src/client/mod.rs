@@ -35,6 +35,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{self, SessionGrant, SessionRequest};
 use crate::clock::{self, Clock};
+use crate::neighbour::Neighbour;
 use crate::token::JoinToken;
 pub use blobs::{Changes, ReadContent};
 pub use credential::{Again, Credential};
@@ -72,6 +73,7 @@ pub struct Client {
     chance: Mutex<Chance>,
     /// Whether the server has ever answered.
     answered: AtomicBool,
+    neighbour: Neighbour,
     /// Whether the user was told that the server does not answer.
     outage: OutageNotice,
     /// The session to whose statistics fetched objects are assigned.
@@ -131,6 +133,7 @@ impl Client {
             options,
             chance,
             answered,
+            neighbour: Neighbour::default(),
             outage: OutageNotice::default(),
             session,
             upload,
@@ -149,6 +152,7 @@ impl Client {
             options,
             chance: Mutex::new(clock::jitter()),
             answered: AtomicBool::new(self.answered.load(Ordering::Relaxed)),
+            neighbour: self.neighbour.clone(),
             outage: OutageNotice::default(),
             session: Mutex::new(self.beside()),
             upload: upload_name(),
@@ -279,6 +283,11 @@ impl Client {
         self.json(Method::GET, &api::path::sessions(), Body::None)
     }
 
+    /// Helps the kernel to find the server.
+    fn find_soon(&self) {
+        self.neighbour.find_soon(self.server.host_str().unwrap_or_default().trim_matches(['[', ']']));
+    }
+
     fn json<T: DeserializeOwned>(&self, method: Method, path: &str, body: Body) -> Result<T> {
         let context = format!("{method} {path}");
         self.attempts(&context, |limit| {
@@ -320,7 +329,13 @@ impl Client {
             Method::GET => request,
             _ => request.header(api::UPLOAD_HEADER, &self.upload),
         };
+        if !self.answered.load(Ordering::Relaxed) {
+            self.find_soon();
+        }
         let response = request.send().map_err(|error| {
+            if error.is_connect() {
+                self.find_soon();
+            }
             let haste = in_haste && error.is_connect();
             self.quick_failures.fetch_add(u32::from(haste), Ordering::Relaxed);
             Failure { at_once: haste && error.is_timeout(), ..Failure::of_transport(error) }
