@@ -58,7 +58,7 @@ impl Neighbour {
 fn ask_until_known(server: Ipv4Addr, looks: u32) {
     let mut question = None;
     for look in 0..looks {
-        thread::sleep(PAUSE_MIN * 2_u32.pow(look));
+        thread::park_timeout(PAUSE_MIN * 2_u32.pow(look));
         let table = std::fs::read_to_string(TABLE).unwrap_or_default();
         match state_of(&table, server) {
             State::Known => return,
