@@ -119,7 +119,8 @@ fn axis(area: &DrawingArea<SVGBackend<'_>, Shift>, widest: f64, bottom: i32, is_
     area.draw(&PathElement::new([(LEFT, bottom), (RIGHT, bottom)], BLACK))?;
     let cut = if is_cut { format!("; longer bars are cut at {widest:.1}") } else { String::new() };
     let words = format!(
-        "margin (ratio, 1.0 = exactly the limit, more is better): value ÷ limit, or limit ÷ value where less is better{cut}"
+        "margin (ratio, 1.0 = exactly the limit, more is better): value ÷ limit, or limit ÷ value where less is \
+         better{cut}"
     );
     text(area, &words, (LEFT, bottom + 30), 12, BLACK)
 }

@@ -32,7 +32,7 @@ const TABLE: &str = "/proc/thread-self/net/arp";
 pub(crate) struct Neighbour(Arc<AtomicBool>);
 
 impl Neighbour {
-    /// Helps to find the link address of `server`, a name or an address to which a packet is about to be sent. Returns at
+    /// Helps to find the link address of `server`, a name or address to which a packet is about to be sent. Returns at
     /// once; does nothing if the server is known, or is behind a router.
     pub(crate) fn find_soon(&self, server: &str) {
         if server == "localhost" || self.0.swap(true, Ordering::AcqRel) {

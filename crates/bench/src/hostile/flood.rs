@@ -27,7 +27,7 @@ pub(super) const GROUP: Group = Group {
         ),
         (
             "hostile.flood_small",
-            "last of 2 hosts while a neighbour sends packets of 64 bytes at half the link's rate, over without; at most 2.2",
+            "last of 2 hosts while a neighbour sends packets of 64 bytes at half the rate, over without; at most 2.2",
         ),
     ],
     measure,
