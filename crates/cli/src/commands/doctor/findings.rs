@@ -170,11 +170,10 @@ fn sizes(heard: &Heard) -> Option<Finding> {
             "packets of {arrived} bytes arrive, those of {missing} do not: something on the way carries less than the \
              server's MTU of {largest}"
         ),
-        "Fetches hear the group but no data, and TCP may stall as well: a fetch then waits and does not end.",
+        "Fetches hear the group but no data. They get the image by unicast, in small packets, after some seconds.",
         &[
             &format!("on the server: ip link set INTERFACE mtu {arrived}"),
             "or raise the MTU of the switch, tunnel or bridge between",
-            "until then, on the server: sysctl -w net.ipv4.tcp_mtu_probing=1 (fetches then end by unicast)",
         ],
     ))
 }
