@@ -129,7 +129,7 @@ struct Listener<'a> {
 impl<'a> Listener<'a> {
     fn start(grant: &'a ProbeGrant, options: &'a ListenOptions) -> Result<Self> {
         // The ear first, so that it hears all that the group's socket could.
-        let ear = Ear::open(grant.group.ip());
+        let ear = Ear::open(grant.group.ip(), options.interface.index);
         let group = GroupReceiver::join(grant.group, &options.interface, None)?;
         let reports = ReportSocket::open(grant.report, &options.interface)?;
         let heard = Heard {
