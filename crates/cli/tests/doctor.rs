@@ -139,6 +139,26 @@ fn a_link_that_carries_less_than_the_interface_says_is_named_with_the_size_that_
 }
 
 #[test]
+fn a_link_that_carries_less_towards_the_server_is_named_and_uploads_end_right() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let room = Room::new(true);
+    let host = room.star.host(1);
+    room.star.narrow_towards(0, 1400).unwrap();
+    let said = room.ask(host, "4s");
+    assert_eq!(said["findings"][0]["fault"], "mtu-to-server", "{said}");
+    assert_eq!(said["findings"][0]["try"][0], "on this machine: ip link set eth0 mtu 1400", "{said}");
+    room.bench.keep_secret("write.token", room.bench.command("token --write").output().unwrap().stdout);
+    room.bench.disk("other.img", 4, 2);
+    let words = format!("capture other.img other --to {} --token-file write.token", room.server.url);
+    let output = room.bench.command_in(host, &words).output().unwrap();
+    assert!(output.status.success(), "{}", room.bench.show(&output));
+    assert!(room.bench.see("verify other").ends_with("exit: 0\n"));
+    room.fetches(host, "multicast");
+}
+
+#[test]
 fn routers_between_are_noticed_with_and_without_translation_of_addresses() {
     if !lab::available_or_skip() {
         return;
