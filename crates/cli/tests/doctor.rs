@@ -102,6 +102,38 @@ fn a_network_without_ipv4_is_healthy_too_and_its_faults_are_named() {
 }
 
 #[test]
+fn the_firewall_rules_in_the_readme_let_multicast_through() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let rules: Vec<_> = readme.lines().filter(|line| line.starts_with("nft add rule")).collect();
+    assert!(rules.len() > 4, "{rules:?}");
+    let dropping = "nft add table inet filter; \
+                    nft add chain inet filter input '{ type filter hook input priority 0; policy drop; }'; \
+                    nft add rule inet filter input ct state established,related accept";
+    for of_ipv6 in [false, true] {
+        let address = |server: &Host| if of_ipv6 { server.ipv6().into() } else { server.ipv4().into() };
+        let room = Room::at(address, &StarOptions { snooping: true, ..StarOptions::default() }, 4);
+        for index in 0..2 {
+            let run = |line: &str| {
+                let status = room.star.host(index).command("sh").args(["-ec", line]).status();
+                assert!(status.unwrap().success(), "{line}");
+            };
+            run(dropping);
+            if of_ipv6 {
+                run("ip -4 addr flush dev eth0");
+            }
+            rules.iter().for_each(|rule| run(rule));
+        }
+        let said = room.ask(room.star.host(1), "3s");
+        assert_eq!(said["findings"], Value::Array(Vec::new()), "{said}");
+        room.fetches(room.star.host(1), "multicast");
+    }
+}
+
+#[test]
 fn what_stops_multicast_is_told_apart() {
     if !lab::available_or_skip() {
         return;
