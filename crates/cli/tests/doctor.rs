@@ -102,6 +102,38 @@ fn a_network_without_ipv4_is_healthy_too_and_its_faults_are_named() {
 }
 
 #[test]
+fn the_firewall_rules_in_the_readme_let_multicast_through() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let rules: Vec<_> = readme.lines().filter(|line| line.starts_with("nft add rule")).collect();
+    assert!(rules.len() > 4, "{rules:?}");
+    let dropping = "nft add table inet filter; \
+                    nft add chain inet filter input '{ type filter hook input priority 0; policy drop; }'; \
+                    nft add rule inet filter input ct state established,related accept";
+    for of_ipv6 in [false, true] {
+        let address = |server: &Host| if of_ipv6 { server.ipv6().into() } else { server.ipv4().into() };
+        let room = Room::at(address, &StarOptions { snooping: true, ..StarOptions::default() }, 4);
+        for index in 0..2 {
+            let run = |line: &str| {
+                let status = room.star.host(index).command("sh").args(["-ec", line]).status();
+                assert!(status.unwrap().success(), "{line}");
+            };
+            run(dropping);
+            if of_ipv6 {
+                run("ip -4 addr flush dev eth0");
+            }
+            rules.iter().for_each(|rule| run(rule));
+        }
+        let said = room.ask(room.star.host(1), "3s");
+        assert_eq!(said["findings"], Value::Array(Vec::new()), "{said}");
+        room.fetches(room.star.host(1), "multicast");
+    }
+}
+
+#[test]
 fn what_stops_multicast_is_told_apart() {
     if !lab::available_or_skip() {
         return;
@@ -128,9 +160,6 @@ fn a_link_that_carries_less_than_the_interface_says_is_named_with_the_size_that_
     room.star.narrow(1, 1400).unwrap();
     let said = room.ask(room.star.host(1), "3s");
     assert_eq!(said["findings"][0]["fault"], "mtu", "{said}");
-    // TCP finds the size by itself if the server's kernel may look for it.
-    let probing = "echo 1 > /proc/sys/net/ipv4/tcp_mtu_probing";
-    assert!(room.star.host(0).command("sh").args(["-c", probing]).status().unwrap().success());
     room.fetches(room.star.host(1), "multicast and unicast");
     let advice = said["findings"][0]["try"][0].as_str().unwrap().to_owned();
     let command = advice.split_once("ip ").unwrap().1.replace("INTERFACE", "eth0");
@@ -139,6 +168,26 @@ fn a_link_that_carries_less_than_the_interface_says_is_named_with_the_size_that_
     let done = room.star.host(0).command("ip").args(words.by_ref()).status().unwrap();
     assert!(done.success());
     room.fetches(room.star.host(1), "multicast");
+}
+
+#[test]
+fn a_link_that_carries_less_towards_the_server_is_named_and_uploads_end_right() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let room = Room::new(true);
+    let host = room.star.host(1);
+    room.star.narrow_towards(0, 1400).unwrap();
+    let said = room.ask(host, "4s");
+    assert_eq!(said["findings"][0]["fault"], "mtu-to-server", "{said}");
+    assert_eq!(said["findings"][0]["try"][0], "on this machine: ip link set eth0 mtu 1400", "{said}");
+    room.bench.keep_secret("write.token", room.bench.command("token --write").output().unwrap().stdout);
+    room.bench.disk("other.img", 4, 2);
+    let words = format!("capture other.img other --to {} --token-file write.token", room.server.url);
+    let output = room.bench.command_in(host, &words).output().unwrap();
+    assert!(output.status.success(), "{}", room.bench.show(&output));
+    assert!(room.bench.see("verify other").ends_with("exit: 0\n"));
+    room.fetches(host, "multicast");
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn two_clients_fetch_by_multicast_and_one_by_unicast() {
     let bench = Bench::new();
     let disk = bench.disk("disk.img", 16, 1);
     assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
-    let server = bench.serve("");
+    let server = bench.serve("--interface lo");
     let fetch = |target: &str, more: &str| {
         bench.command(&format!("fetch {} web {target} --token-file join.token --json {more}", server.url))
     };
@@ -145,7 +145,7 @@ fn what_is_encrypted_travels_encrypted_and_is_opened_at_its_end() {
     bench.key("sign");
     assert!(bench.see("init -q --encryption-key repo.key").ends_with("exit: 0\n"));
     assert!(bench.see("serve").ends_with("exit: 11\n"), "without the key nothing can be numbered");
-    let server = bench.serve("--encryption-key repo.key --sign-key sign.key");
+    let server = bench.serve("--interface lo --encryption-key repo.key --sign-key sign.key");
     let token = bench.command("token --write").output().unwrap();
     bench.keep_secret("write.token", &token.stdout);
     let send = |key: &str| {
@@ -221,7 +221,7 @@ fn a_fetch_survives_a_server_that_is_killed_and_started_again() {
     let bench = Bench::new();
     let disk = bench.disk("disk.img", 64, 1);
     assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
-    let server = bench.serve("--rate 100M");
+    let server = bench.serve("--interface lo --rate 100M");
     let address = server.url.trim_start_matches("https://").to_owned();
     let words = format!("fetch {} web out.img --token-file join.token --json", server.url);
     let mut fetch = bench.command(&words);
@@ -242,7 +242,7 @@ fn a_server_tells_what_became_of_each_machine() {
     let bench = Bench::new();
     bench.disk("disk.img", 64, 1);
     assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
-    let server = bench.serve("--rate 100M");
+    let server = bench.serve("--interface lo --rate 100M");
     let fetch =
         |name: &str| format!("fetch {} web {name}.img --token-file join.token --receiver {name}", server.url);
     assert!(bench.see(&fetch("pc1")).ends_with("exit: 0\n"));
@@ -291,6 +291,23 @@ fn a_server_tells_what_became_of_each_machine() {
     let ends: Vec<_> =
         ends.iter().map(|host| (host["host"].as_str().unwrap(), host["stage"].as_str().unwrap())).collect();
     assert_eq!(ends, [("pc1", "verified"), ("pc2", "failed"), ("pc4", "failed"), ("pc3", "gone")]);
+}
+
+#[test]
+fn on_loopback_no_multicast_is_claimed_unless_it_was_asked_for() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 4, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    for (words, claimed) in [("", false), ("--interface lo", true), ("--no-multicast --interface lo", false)]
+    {
+        let server = bench.serve(words);
+        assert_eq!(server.said["multicast"], claimed, "{words}: {}", server.said);
+        let said = bench.json(&format!("fetch {} web null: --token-file join.token", server.url));
+        let by_multicast = said.last().unwrap()["multicast_bytes"].as_u64() > Some(0);
+        assert_eq!(by_multicast, claimed, "{words}: {said:?}");
+        let said = bench.json(&format!("doctor {} --token-file join.token --for 1s", server.url));
+        assert_eq!(said[0]["findings"][0]["fault"], "loopback", "{words}: {said:?}");
+    }
 }
 
 #[test]

@@ -82,8 +82,7 @@ impl Probes {
         let (_, server) = running
             .get(&id)
             .ok_or_else(|| Failure::new(ProblemKind::NotFound, format!("there is no probe {id}")))?;
-        let (rounds, reports, from) = server.view();
-        Ok(ProbeView { rounds, reports, from })
+        Ok(server.view())
     }
 
     /// Forgets the probes that have ended.

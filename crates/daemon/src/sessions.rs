@@ -41,7 +41,7 @@ const ENDED_MAX: usize = 64;
 /// How to multicast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MulticastOptions {
-    /// Network interface, by name or address; `None`: the interface of the route to the client.
+    /// Network interface, by name or address; `None`: the interface of the route to the client, but not loopback.
     pub interface: Option<String>,
     /// Maximum rate of all sessions together, in bits per second on the wire; `None`: unlimited.
     pub rate_bits_per_second: Option<u64>,
@@ -412,11 +412,17 @@ impl SessionTotals {
 
 /// The interface on which to multicast to the client at `peer`.
 pub(crate) fn interface_towards(options: &MulticastOptions, peer: SocketAddr) -> Result<Interface, Failure> {
-    let interface = match &options.interface {
-        Some(choice) => interface::choose(choice),
-        None => interface::towards(peer).map(|(interface, _)| interface),
+    let Some(choice) = &options.interface else {
+        let (interface, _) = interface::towards(peer).map_err(|error| unavailable(&error))?;
+        // One copy per machine is all that multicast could reach.
+        return match interface.loopback {
+            true => Err(refused(
+                "the client is on the server's machine, by loopback: there is nobody to share with",
+            )),
+            false => Ok(interface),
+        };
     };
-    interface.map_err(|error| unavailable(&error))
+    interface::choose(choice).map_err(|error| unavailable(&error))
 }
 
 /// Whether to use IPv4: takes the first of the client's families that the interface has an address of. If the client
@@ -475,6 +481,21 @@ mod tests {
             let group = group(&Digest([1; 32]), 7, 1, ipv4, ttl);
             assert!(group.ip().is_multicast() && group.to_string().starts_with(prefix), "{group}");
         }
+    }
+
+    #[test]
+    fn loopback_is_used_only_if_it_was_chosen() {
+        let towards = |interface: Option<&str>| {
+            let options = MulticastOptions {
+                interface: interface.map(str::to_owned),
+                rate_bits_per_second: None,
+                rate_floor_bits_per_second: 1,
+                encrypted: true,
+                ttl: 1,
+            };
+            interface_towards(&options, "127.0.0.1:9".parse().unwrap()).is_ok_and(|found| found.loopback)
+        };
+        assert!(towards(Some("lo")) && !towards(None));
     }
 
     #[test]

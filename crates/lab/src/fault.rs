@@ -57,7 +57,24 @@ impl Star {
         run("ip", &[&bridge[..], &settings[..]].concat()).map(drop)
     }
 
-    /// The port of host `index` carries packets of up to `mtu_bytes`, although the host's interface says more.
+    /// Host `index` gets packets of up to `mtu_bytes`, and sends longer ones.
+    ///
+    /// # Errors
+    /// `Io` with the output of a tool.
+    pub fn narrow_towards(&self, index: u32, mtu_bytes: u32) -> Result<()> {
+        for host in self.hosts() {
+            switch_off_segmentation(&self.switch, &port(host.index()))?;
+            switch_off_segmentation(host.namespace(), "eth0")?;
+        }
+        let rules = format!(
+            "table netdev narrow {{ chain ingress {{ type filter hook ingress device eth0 priority 0; \
+             meta length > {mtu_bytes} drop; }}; }}\n"
+        );
+        nft(self.host(index).namespace(), &rules)
+    }
+
+    /// The port of host `index` carries packets of up to `mtu_bytes`, both ways, although the host's interface says
+    /// more.
     ///
     /// # Errors
     /// `Io` with the output of `ip`.

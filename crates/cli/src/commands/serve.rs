@@ -31,7 +31,7 @@ pub(crate) struct Args {
     pub listen: std::net::SocketAddr,
     #[command(flatten)]
     pub state: StateFolder,
-    /// Network interface for multicast, by name or address [default: that of the client's route]
+    /// Network interface for multicast, by name or address [default: that of the client's route, but not loopback]
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
     /// Maximum rate of all multicast sessions together, in bits per second on the wire [default: set by congestion
@@ -104,8 +104,13 @@ fn announce(context: &Context, args: &Args, server: &Server, repository: &str, i
     let expires = clock::show_unix(clock::unix_seconds() + args.token_expires.as_secs());
     let record = json!({
         "type": "serving", "url": url, "repository": repository, "images": images, "token": token.to_string(),
-        "token_expires": expires, "multicast": !args.no_multicast,
+        "token_expires": expires, "multicast": reaches_a_network(args),
     });
+    if !args.no_multicast && !reaches_a_network(args) {
+        context
+            .output
+            .note("no machine can be reached by multicast here, only loopback: fetches are by unicast");
+    }
     context.output.answer(&record, || {
         let plural = if images == 1 { "" } else { "s" };
         let port = server.address().port();
@@ -117,6 +122,13 @@ fn announce(context: &Context, args: &Args, server: &Server, repository: &str, i
              on a client: diskcast fetch {host} NAME TARGET --token-file FILE\n"
         )
     })
+}
+
+/// Whether multicast can reach a machine.
+fn reaches_a_network(args: &Args) -> bool {
+    let by_route =
+        || !args.listen.ip().is_loopback() && interface::preferred().is_ok_and(|one| !one.loopback);
+    !args.no_multicast && (args.interface.is_some() || by_route())
 }
 
 fn url(address: SocketAddr, tls: bool) -> String {

@@ -149,6 +149,8 @@ impl Bench {
 pub(crate) struct Served {
     child: Child,
     pub url: String,
+    /// What it said first.
+    pub said: serde_json::Value,
     log: Option<std::thread::JoinHandle<Vec<String>>>,
 }
 
@@ -162,7 +164,7 @@ impl Served {
         assert_eq!(record["type"], "serving", "{first}");
         // Reads all logged lines, so that the server never blocks on a full pipe.
         let log = std::thread::spawn(move || lines.map_while(Result::ok).collect());
-        Self { child, url: record["url"].as_str().unwrap().to_owned(), log: Some(log) }
+        Self { child, url: record["url"].as_str().unwrap().to_owned(), said: record, log: Some(log) }
     }
 
     /// Sends SIGTERM; returns the exit code and the logged events.

@@ -54,6 +54,14 @@ impl Place {
         }
     }
 
+    /// What `diskcast serve` is told of its interface: nothing in a lab. Loopback must be asked for.
+    pub(crate) fn interface(&self) -> &'static [&'static str] {
+        match self {
+            Self::Lab { .. } => &[],
+            Self::Loopback { .. } => &["--interface", "lo"],
+        }
+    }
+
     /// A command that runs `program` on `host`.
     pub(crate) fn command(&self, host: u32, program: &str) -> Command {
         match self {

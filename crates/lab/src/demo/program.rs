@@ -77,6 +77,7 @@ impl Server {
         let mut command = place.command(0, &program.to_string_lossy());
         command.args(["serve", "--json", "--listen", &place.server(), "--token-out"]).arg(&token);
         command.arg("--repo").arg(repository(folder)).arg("--state").arg(folder.join("state"));
+        command.args(place.interface());
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let mut first = String::new();

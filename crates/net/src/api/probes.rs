@@ -1,5 +1,6 @@
 //! Probes of the network: their request, grant and state.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
@@ -36,12 +37,15 @@ pub struct ProbeGrant {
 }
 
 /// The answer to `GET /api/v1/probes/{id}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeView {
     /// Rounds of packets that the server has sent.
     pub rounds: u32,
     /// Reports that the server got.
     pub reports: u32,
+    /// The machine's packets that arrived, by the length of the IP packet in bytes; `None` of an older server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<BTreeMap<u16, u32>>,
     /// Where the last report came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<SocketAddr>,

@@ -11,7 +11,6 @@ use base::limits::OBJECT_BYTES_MAX;
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 
-use super::failure::read_at_most;
 use super::{Body, Client};
 use crate::api::{self, CloneRequest, CreateRequest, LogEntry, Written};
 use crate::pieces::{HEADER_BYTES, Pieces};
@@ -88,7 +87,7 @@ impl Client {
             let response = self.once(&reqwest::Method::GET, &path, &Body::None, limit)?;
             let version = response.headers().get(api::VERSION_HEADER).and_then(|name| name.to_str().ok());
             let version = version.map(str::to_owned);
-            Ok((version, read_at_most(response, into.len() as u64)?))
+            Ok((version, self.read_body(response, into.len() as u64)?))
         })?;
         match version {
             Some(version) if bytes.len() == into.len() => {

@@ -54,6 +54,16 @@ impl Failure {
         }
     }
 
+    /// Whether the attempt took too long.
+    pub(super) fn timed_out(&self) -> bool {
+        let Some(source) = &self.source else { return false };
+        let source: &(dyn std::error::Error + 'static) = &**source;
+        causes(source).any(|cause| {
+            let is_timeout = cause.downcast_ref().is_some_and(reqwest::Error::is_timeout);
+            is_timeout || cause.downcast_ref().map(std::io::Error::kind) == Some(std::io::ErrorKind::TimedOut)
+        })
+    }
+
     /// The text of the innermost cause.
     pub(super) fn root_cause(&self) -> String {
         let mut cause: Option<&dyn std::error::Error> = self.source.as_deref().map(|source| source as _);
@@ -97,16 +107,18 @@ fn kind_of(status: StatusCode, problem: Option<ProblemKind>) -> ErrorKind {
 
 /// Whether our verifier rejected the certificate.
 fn is_untrusted(error: &reqwest::Error) -> bool {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(cause) = next {
-        if matches!(cause.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))) {
-            return true;
-        }
+    causes(error).any(|cause| matches!(cause.downcast_ref(), Some(rustls::Error::InvalidCertificate(_))))
+}
+
+/// `error` and everything beneath it.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |cause| {
         // `source` of an `io::Error` skips the error that it wraps.
         let wrapped = cause.downcast_ref::<std::io::Error>().and_then(|io| io.get_ref());
-        next = wrapped.map(|wrapped| wrapped as _).or_else(|| cause.source());
-    }
-    false
+        wrapped.map(|wrapped| wrapped as _).or_else(|| cause.source())
+    })
 }
 
 /// The body of `response`; `Corrupt` if it has more than `bytes_max` bytes.

@@ -12,6 +12,7 @@ mod objects;
 mod options;
 mod probes;
 mod profiles;
+mod relay;
 mod signed;
 mod status;
 #[cfg(test)]
@@ -19,10 +20,11 @@ mod tests;
 mod tls;
 mod tokens;
 mod watch;
+mod ways;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Chance, Error, ErrorKind, Result, limits};
@@ -42,19 +44,10 @@ pub use credential::{Again, Credential};
 use failure::{Failure, read_at_most};
 pub use options::ClientOptions;
 use watch::OutageNotice;
+use ways::{Ways, addresses_of};
 
 /// Largest JSON answer that is read, in bytes.
 const JSON_BYTES_MAX: u64 = 16 << 20;
-/// Timeout of quick connections: if a packet of the TCP handshake is lost, the client connects again after this time
-/// instead of the second that TCP waits (RFC 6298). After `QUICK_ATTEMPTS` failures it uses the normal timeout,
-/// because the server may be farther away.
-const QUICK_TIMEOUT: Duration = Duration::from_millis(100);
-const QUICK_ATTEMPTS: u32 = 5;
-/// A connection ends if its other side has not acknowledged anything for this long: the server's machine may be off, or
-/// its name may have moved to another address. The next connection resolves the name anew.
-const SILENCE_MAX: Duration = Duration::from_secs(15);
-/// How often an idle connection asks whether its other side is still there.
-const KEEPALIVE: Duration = Duration::from_secs(5);
 /// First and longest pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`PAUSE_MIN`].
@@ -62,11 +55,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// A client of one server. Threads may share it.
 pub struct Client {
-    http: reqwest::blocking::Client,
-    /// The same with [`QUICK_TIMEOUT`] for connections.
-    quick: reqwest::blocking::Client,
-    /// How many quick connections failed.
-    quick_failures: AtomicU32,
+    ways: Arc<Ways>,
     server: Url,
     credential: Arc<Credential>,
     options: ClientOptions,
@@ -104,30 +93,12 @@ impl Client {
     /// As [`Self::connect`].
     pub fn connect_by(server: &str, credential: Arc<Credential>, options: ClientOptions) -> Result<Self> {
         let server = address_of(server, &credential.token())?;
-        let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
-            Error::from_source(ErrorKind::Io, format!("set up a client of {server}"), error)
-        };
-        let build = |connect_timeout| {
-            let builder = reqwest::blocking::Client::builder()
-                .connect_timeout(connect_timeout)
-                .timeout(options.request_timeout)
-                .tcp_user_timeout(SILENCE_MAX)
-                .tcp_keepalive(KEEPALIVE)
-                .tcp_keepalive_interval(KEEPALIVE)
-                .redirect(reqwest::redirect::Policy::none())
-                .no_proxy();
-            let tls = tls::pinned(Arc::clone(&credential)).map_err(|error| failed(error.into()))?;
-            builder.use_preconfigured_tls(tls).build().map_err(|error| failed(error.into()))
-        };
-        let (http, quick) = (build(options.connect_timeout)?, build(QUICK_TIMEOUT)?);
-        let quick_failures = AtomicU32::new(0);
+        let ways = Arc::new(Ways::new(&server, &credential, &options)?);
         let (chance, answered) = (Mutex::new(clock::jitter()), AtomicBool::new(false));
         let session = Mutex::default();
         let upload = upload_name();
         Ok(Self {
-            http,
-            quick,
-            quick_failures,
+            ways,
             server,
             credential,
             options,
@@ -144,9 +115,7 @@ impl Client {
     #[must_use]
     pub fn with_options(&self, options: ClientOptions) -> Self {
         Self {
-            http: self.http.clone(),
-            quick: self.quick.clone(),
-            quick_failures: AtomicU32::new(self.quick_failures.load(Ordering::Relaxed)),
+            ways: Arc::clone(&self.ways),
             server: self.server.clone(),
             credential: Arc::clone(&self.credential),
             options,
@@ -188,13 +157,11 @@ impl Client {
     /// # Errors
     /// `Unreachable` if its name does not resolve.
     pub fn address(&self) -> Result<SocketAddr> {
-        let host = self.server.host_str().unwrap_or_default().trim_matches(['[', ']']);
-        let port = self.server.port_or_known_default().unwrap_or(api::PORT_DEFAULT);
+        let host = self.server.host_str().unwrap_or_default();
         let context = || format!("resolve `{host}`");
-        let mut found = (host, port)
-            .to_socket_addrs()
+        let found = addresses_of(&self.server)
             .map_err(|error| Error::from_source(ErrorKind::Unreachable, context(), error))?;
-        found.next().ok_or_else(|| Error::new(ErrorKind::Unreachable, context()))
+        found.first().copied().ok_or_else(|| Error::new(ErrorKind::Unreachable, context()))
     }
 
     /// All images.
@@ -291,7 +258,7 @@ impl Client {
     fn json<T: DeserializeOwned>(&self, method: Method, path: &str, body: Body) -> Result<T> {
         let context = format!("{method} {path}");
         self.attempts(&context, |limit| {
-            let text = read_at_most(self.once(&method, path, &body, limit)?, JSON_BYTES_MAX)?;
+            let text = self.read_body(self.once(&method, path, &body, limit)?, JSON_BYTES_MAX)?;
             serde_json::from_slice(&text).map_err(|error| Failure::final_from(ErrorKind::Corrupt, error))
         })
     }
@@ -299,8 +266,14 @@ impl Client {
     fn bytes(&self, method: Method, path: &str, body: Body, bytes_max: u32) -> Result<Bytes> {
         let context = format!("{method} {path}");
         self.attempts(&context, |limit| {
-            read_at_most(self.once(&method, path, &body, limit)?, u64::from(bytes_max))
+            self.read_body(self.once(&method, path, &body, limit)?, u64::from(bytes_max))
         })
+    }
+
+    fn read_body(&self, answer: Response, bytes_max: u64) -> std::result::Result<Bytes, Failure> {
+        let body = read_at_most(answer, bytes_max)?;
+        self.ways.passed(body.len());
+        Ok(body)
     }
 
     fn answer(&self, method: Method, path: &str, body: &Body) -> Result<Response> {
@@ -317,9 +290,8 @@ impl Client {
         limit: Duration,
     ) -> std::result::Result<Response, Failure> {
         let url = self.server.join(path).map_err(|error| Failure::final_from(ErrorKind::Invalid, error))?;
-        let in_haste = self.quick_failures.load(Ordering::Relaxed) < QUICK_ATTEMPTS;
-        let http = if in_haste { &self.quick } else { &self.http };
-        let request = http.request(method.clone(), url).timeout(limit);
+        let way = self.ways.choose(limit, body.len());
+        let request = way.http.request(method.clone(), url).timeout(way.limit);
         let request = body.attach(request.header(header::AUTHORIZATION, self.credential.authorization()));
         let request = match self.beside() {
             Some(session) => request.header(api::SESSION_HEADER, session.to_string()),
@@ -336,11 +308,10 @@ impl Client {
             if error.is_connect() {
                 self.find_soon();
             }
-            let haste = in_haste && error.is_connect();
-            self.quick_failures.fetch_add(u32::from(haste), Ordering::Relaxed);
-            Failure { at_once: haste && error.is_timeout(), ..Failure::of_transport(error) }
+            Failure { at_once: self.ways.was_in_haste(&way, &error), ..Failure::of_transport(error) }
         })?;
         self.answered.store(true, Ordering::Relaxed);
+        self.ways.passed(body.len());
         if response.status().is_success() { Ok(response) } else { Err(Failure::of_answer(response)) }
     }
 
@@ -358,6 +329,7 @@ impl Client {
             if self.options.stop.is_stopped() {
                 return Err(Error::new(ErrorKind::Stopped, format!("{context}: stopped")));
             }
+            let tests = self.ways.tests();
             let failure = match attempt(self.limit(&clock)) {
                 Ok(done) => {
                     self.outage.answered(&self.server, &self.options);
@@ -375,7 +347,7 @@ impl Client {
             if !failure.passing || left.is_zero() {
                 return Err(failure.into_error(context()));
             }
-            if failure.at_once {
+            if failure.at_once || failure.timed_out() && self.ways.heed_stall(tests, &self.options) {
                 continue;
             }
             self.outage.failed(&self.server, &self.options, &failure, left);
@@ -418,6 +390,15 @@ enum Body {
 }
 
 impl Body {
+    /// Its length in bytes.
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Json(text) => text.len(),
+            Self::Bytes(bytes) | Self::Keyed { body: bytes, .. } => bytes.len(),
+        }
+    }
+
     fn attach(&self, request: RequestBuilder) -> RequestBuilder {
         match self {
             Self::None => request,

@@ -251,3 +251,56 @@ fn only_the_pinned_certificate_is_trusted() {
         }
     }
 }
+
+/// A server that, of each connection, is told whether its segments are small and what was asked, and says what it
+/// answers, if anything. Returns its address.
+fn picky_server(answer: impl Fn(bool, &str) -> Option<Vec<u8>> + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let mut silent = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let is_small = socket2::SockRef::from(&stream).tcp_mss().unwrap() < 1300;
+            let (line, _) = read_request(&stream);
+            match answer(is_small, &line) {
+                Some(answer) => stream.write_all(&answer).unwrap(),
+                None => silent.push(stream),
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn where_full_size_packets_are_lost_small_ones_are_used_from_then_on() {
+    let (told, asked) = std::sync::mpsc::channel();
+    let address = picky_server(move |is_small, line| {
+        told.send((is_small, line.to_owned())).unwrap();
+        is_small.then(|| if line.starts_with("GET / ") { ok(&[b'-'; 5000]) } else { ok(OBJECT) })
+    });
+    let client = client(&address, Duration::from_secs(20));
+    for _ in 0..2 {
+        assert_eq!(&client.object(&object()).unwrap()[..], OBJECT);
+    }
+    // One attempt on a usual connection; after the test, all are on small ones.
+    let asked: Vec<_> = asked.try_iter().filter(|(_, line)| line.contains("/objects/")).collect();
+    let small: Vec<bool> = asked.into_iter().map(|(is_small, _)| is_small).collect();
+    assert_eq!(small, [false, true, true]);
+}
+
+#[test]
+fn a_server_that_is_slow_once_is_not_taken_for_a_network_that_loses_full_size_packets() {
+    let (told, asked) = std::sync::mpsc::channel();
+    let slow = AtomicBool::new(true);
+    let address = picky_server(move |is_small, line| {
+        told.send(is_small).unwrap();
+        if line.starts_with("GET / ") {
+            return Some(ok(&[b'-'; 5000]));
+        }
+        (!slow.swap(false, Ordering::Relaxed)).then(|| ok(OBJECT))
+    });
+    assert_eq!(&client(&address, Duration::from_secs(20)).object(&object()).unwrap()[..], OBJECT);
+    // The slow attempt, perhaps a bare connection, the test, and the next attempt.
+    assert!(asked.try_iter().all(|is_small| !is_small));
+}

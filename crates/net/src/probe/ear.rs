@@ -2,10 +2,11 @@
 //! a firewall drops, and the queries by which switches learn who wants which group. Sources: packet(7); IGMP: RFC 3376,
 //! section 4.1; MLD: RFC 3810, section 5.1.
 
-use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
+use nix::sys::socket::{LinkAddr, recvfrom};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// `ETH_P_IP` and `ETH_P_IPV6`, in network byte order.
@@ -31,9 +32,10 @@ pub struct Querier {
     pub interval: Option<Duration>,
 }
 
-/// A packet socket on all interfaces of this network namespace.
+/// A packet socket of this network namespace, of which only what arrives on one interface counts.
 pub(super) struct Ear {
     socket: Socket,
+    interface: usize,
     group: IpAddr,
     /// Packets to the group that reached this machine.
     pub(super) packets: u64,
@@ -44,19 +46,25 @@ pub(super) struct Ear {
 
 impl Ear {
     /// `None` without the right to open such a socket (`CAP_NET_RAW`).
-    pub(super) fn open(group: IpAddr) -> Option<Self> {
+    pub(super) fn open(group: IpAddr, interface: u32) -> Option<Self> {
         let frames = if group.is_ipv4() { IPV4_FRAMES } else { IPV6_FRAMES };
         // Without link headers: each packet begins with its IP header.
         let socket =
             Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(i32::from(frames)))).ok()?;
         socket.set_nonblocking(true).ok()?;
-        Some(Self { socket, group, packets: 0, querier: None, heard_at: Duration::ZERO })
+        let interface = usize::try_from(interface).ok()?;
+        Some(Self { socket, interface, group, packets: 0, querier: None, heard_at: Duration::ZERO })
     }
 
     /// Takes what has arrived; `now` counts from when the listening began.
     pub(super) fn listen(&mut self, now: Duration) {
         let mut packet = [0; 128];
-        while let Ok(bytes) = self.socket.read(&mut packet) {
+        // A packet socket that is opened for a kind of packets hears all interfaces until it is bound, so what came
+        // before would have to be told apart in any case.
+        while let Ok((bytes, from)) = recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut packet) {
+            if from.is_none_or(|from| from.ifindex() != self.interface) {
+                continue;
+            }
             match seen(&packet[..bytes.min(128)]) {
                 Some(Seen::Udp { to }) if to == self.group => self.packets += 1,
                 Some(Seen::Query { from }) => self.count(from, now),
@@ -135,6 +143,22 @@ mod tests {
              3a00 0502 0000 0100 8200 0000 0064 0000 00000000000000000000000000000000 007d0000",
         );
         assert_eq!(seen(&mld), Some(Seen::Query { from: "fe80::1".parse().unwrap() }));
+    }
+
+    #[test]
+    fn only_its_own_interface_is_heard() {
+        let group: IpAddr = "239.255.79.9".parse().unwrap();
+        let lo = crate::interface::choose("lo").unwrap();
+        let ears = [lo.index, lo.index + 1].map(|index| Ear::open(group, index));
+        let [Some(mut here), Some(mut elsewhere)] = ears else { return };
+        let sender = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        sender.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
+        sender.send_to(b"hello", &std::net::SocketAddr::new(group, 47909).into()).unwrap();
+        while here.packets == 0 {
+            here.listen(Duration::ZERO);
+        }
+        elsewhere.listen(Duration::ZERO);
+        assert_eq!(elsewhere.packets, 0);
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub struct Heard {
     pub reports_sent: u32,
     /// Reports that the server got.
     pub reports_arrived: u32,
+    /// The machine's packets that the server got, by the length of the IP packet in bytes; 0 for sizes of which none
+    /// arrived. Empty if the server is too old to count them.
+    pub sizes_at_server: BTreeMap<u16, u32>,
 }
 
 impl Heard {
@@ -95,16 +98,21 @@ pub fn listen(
         let now = listener.clock.elapsed();
         if now.saturating_sub(viewed_at) >= VIEW_INTERVAL {
             viewed_at = now;
-            listener.take_view(&view()?);
+            listener.take_view(view()?);
         }
         if now.saturating_sub(observed_at) >= Duration::from_secs(1) {
             observed_at = now;
             observe(&listener.heard);
         }
     }
-    listener.take_view(&view()?);
+    listener.take_view(view()?);
     listener.heard.time = listener.clock.elapsed();
     Ok(listener.heard)
+}
+
+/// The sizes of the server's packets that this machine can send as well.
+fn sizes_of_both(of_server: &[u16], mtu: u32) -> Vec<u16> {
+    of_server.iter().copied().filter(|&size| u32::from(size) <= mtu).collect()
 }
 
 struct Listener<'a> {
@@ -121,6 +129,8 @@ struct Listener<'a> {
     /// Times since the listening began.
     heard_at: Option<Duration>,
     reported_at: Duration,
+    /// Sizes of the IP packets that it sends besides its reports, in bytes.
+    sizes: Vec<u16>,
     /// Packets of the last round so far.
     of_round: u64,
     joined_again: bool,
@@ -129,7 +139,7 @@ struct Listener<'a> {
 impl<'a> Listener<'a> {
     fn start(grant: &'a ProbeGrant, options: &'a ListenOptions) -> Result<Self> {
         // The ear first, so that it hears all that the group's socket could.
-        let ear = Ear::open(grant.group.ip());
+        let ear = Ear::open(grant.group.ip(), options.interface.index);
         let group = GroupReceiver::join(grant.group, &options.interface, None)?;
         let reports = ReportSocket::open(grant.report, &options.interface)?;
         let heard = Heard {
@@ -149,6 +159,7 @@ impl<'a> Listener<'a> {
             heard,
             heard_at: None,
             reported_at: Duration::ZERO,
+            sizes: sizes_of_both(&grant.sizes, options.interface.mtu()),
             of_round: 0,
             joined_again: false,
         })
@@ -208,15 +219,20 @@ impl<'a> Listener<'a> {
 
     fn report(&mut self) {
         self.heard.reports_sent += 1;
+        let headers = header_bytes(self.grant.report.is_ipv4());
         let packet = Packet {
             probe: low_bits(self.grant.probe),
             round: self.heard.last_round,
-            ip_bytes: u16::try_from(PACKET_BYTES_MIN).expect("short")
-                + header_bytes(self.grant.report.is_ipv4()),
+            ip_bytes: u16::try_from(PACKET_BYTES_MIN).expect("short") + headers,
             reports: self.heard.reports_sent,
         };
         // What cannot be sent counts as lost.
         let _ = self.reports.send(&packet.encode(From::Machine, &self.key, PACKET_BYTES_MIN));
+        for &ip_bytes in &self.sizes {
+            let packet = Packet { ip_bytes, ..packet };
+            let payload_bytes = usize::from(ip_bytes.saturating_sub(headers));
+            let _ = self.reports.send(&packet.encode(From::MachineSized, &self.key, payload_bytes));
+        }
     }
 
     /// Leaves the group and joins it again once, when packets have stopped to arrive: a switch that had forgotten this
@@ -238,8 +254,10 @@ impl<'a> Listener<'a> {
         Ok(())
     }
 
-    fn take_view(&mut self, view: &ProbeView) {
+    fn take_view(&mut self, view: ProbeView) {
         self.heard.rounds_sent = view.rounds;
         self.heard.reports_arrived = self.heard.reports_arrived.max(view.reports);
+        self.heard.sizes_at_server = view.sizes.unwrap_or_default();
+        self.heard.sizes_at_server.retain(|size, _| self.sizes.contains(size));
     }
 }

@@ -13,6 +13,8 @@ pub(super) const PACKET_BYTES_MIN: usize = FIELDS_BYTES + TAG_BYTES;
 pub(super) enum From {
     Server,
     Machine,
+    /// A packet of the machine that is as long as it says. Older servers do not know it.
+    MachineSized,
 }
 
 impl From {
@@ -20,6 +22,7 @@ impl From {
         match self {
             Self::Server => *b"DCPROBES",
             Self::Machine => *b"DCPROBEM",
+            Self::MachineSized => *b"DCPROBEF",
         }
     }
 }

@@ -11,7 +11,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::packet::{From, Packet};
 use super::{PROBE_MAX, ROUND, header_bytes};
-use crate::api::{Key, SessionId};
+use crate::api::{Key, ProbeView, SessionId};
 use crate::clock::{Clock, Stop};
 use crate::udp::{Arrivals, GroupSender, SendOptions, wait};
 
@@ -58,11 +58,9 @@ struct Shared {
     counted: Mutex<Counted>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Counted {
-    rounds: u32,
-    reports: u32,
-    from: Option<SocketAddr>,
+    view: ProbeView,
     /// When somebody last asked for its state, since it began.
     asked_at: Duration,
     over: bool,
@@ -76,7 +74,9 @@ impl ProbeServer {
     pub fn start(config: ProbeConfig) -> Result<Self> {
         let socket = GroupSender::open(config.group, &config.send)?;
         let local = socket.local()?;
-        let counted = Counted { rounds: 0, reports: 0, from: None, asked_at: Duration::ZERO, over: false };
+        let sizes = config.sizes.iter().map(|&size| (size, 0)).collect();
+        let view = ProbeView { rounds: 0, reports: 0, sizes: Some(sizes), from: None };
+        let counted = Counted { view, asked_at: Duration::ZERO, over: false };
         let shared = Arc::new(Shared {
             clock: Clock::start(),
             stop: Stop::new(),
@@ -100,12 +100,12 @@ impl ProbeServer {
         self.local
     }
 
-    /// Rounds sent, reports that arrived, and the address of the last one. A probe about which nobody asks ends.
+    /// What it has sent and what arrived. A probe about which nobody asks ends.
     #[must_use]
-    pub fn view(&self) -> (u32, u32, Option<SocketAddr>) {
+    pub fn view(&self) -> ProbeView {
         let mut counted = self.shared.counted.lock();
         counted.asked_at = self.shared.clock.elapsed();
-        (counted.rounds, counted.reports, counted.from)
+        counted.view.clone()
     }
 
     /// Whether it has ended.
@@ -130,7 +130,10 @@ fn send_rounds(config: &ProbeConfig, socket: &GroupSender, shared: &Shared) {
     let (clock, mut arrivals) = (shared.clock, Arrivals::default());
     let mut round = 0;
     while !shared.stop.is_stopped() && clock.elapsed() < PROBE_MAX {
-        let Counted { reports, asked_at, .. } = *shared.counted.lock();
+        let (reports, asked_at) = {
+            let counted = shared.counted.lock();
+            (counted.view.reports, counted.asked_at)
+        };
         if clock.elapsed().saturating_sub(asked_at) > shared.patience {
             return;
         }
@@ -141,7 +144,7 @@ fn send_rounds(config: &ProbeConfig, socket: &GroupSender, shared: &Shared) {
             let _ = socket.send(&packet, packet.len());
         }
         round += 1;
-        shared.counted.lock().rounds = round;
+        shared.counted.lock().view.rounds = round;
         let due = ROUND * round;
         while let Some(left) = due.checked_sub(clock.elapsed()).filter(|left| !left.is_zero()) {
             if wait(&[socket], None, left.min(Duration::from_millis(50))).is_err() || shared.stop.is_stopped()
@@ -156,11 +159,20 @@ fn send_rounds(config: &ProbeConfig, socket: &GroupSender, shared: &Shared) {
 }
 
 fn count_reports(config: &ProbeConfig, arrivals: &Arrivals, shared: &Shared) {
+    let (key, probe) = (config.key.into(), low_bits(config.id));
+    let headers = usize::from(header_bytes(config.group.is_ipv4()));
     for (from, datagram) in arrivals.packets() {
-        if Packet::open(From::Machine, &config.key.into(), low_bits(config.id), datagram).is_some() {
-            let mut counted = shared.counted.lock();
-            counted.reports += 1;
-            counted.from = Some(from);
+        let view = &mut shared.counted.lock().view;
+        if Packet::open(From::Machine, &key, probe, datagram).is_some() {
+            view.reports += 1;
+            view.from = Some(from);
+        } else if let Some(packet) = Packet::open(From::MachineSized, &key, probe, datagram) {
+            let is_whole = datagram.len() + headers == usize::from(packet.ip_bytes);
+            // Only sizes of this probe are counted, so that the table does not grow.
+            let count = view.sizes.as_mut().and_then(|sizes| sizes.get_mut(&packet.ip_bytes));
+            if let Some(count) = count.filter(|_| is_whole) {
+                *count += 1;
+            }
         }
     }
 }

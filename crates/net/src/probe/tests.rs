@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::api::{ProbeGrant, ProbeView};
+use crate::api::ProbeGrant;
 use crate::clock::Stop;
 use crate::interface;
 use crate::udp::SendOptions;
@@ -26,6 +26,7 @@ fn packets_open_for_the_other_side_only() {
     assert_eq!(bytes.len(), 548);
     assert_eq!(Packet::open(From::Server, &key, 7, &bytes), Some(packet));
     assert_eq!(Packet::open(From::Machine, &key, 7, &bytes), None);
+    assert_eq!(Packet::open(From::MachineSized, &key, 7, &bytes), None);
     assert_eq!(Packet::open(From::Server, &other, 7, &bytes), None);
     assert_eq!(Packet::open(From::Server, &key, 8, &bytes), None);
     for len in 0..60 {
@@ -54,15 +55,14 @@ fn a_probe_over_loopback_arrives_whole_in_both_directions_and_ends_when_forgotte
         peer: local.ip(),
     };
     let options = ListenOptions { interface: lo, time: Duration::from_secs(3), stop: Stop::new() };
-    let view = || {
-        let (rounds, reports, from) = server.view();
-        Ok(ProbeView { rounds, reports, from })
-    };
+    let view = || Ok(server.view());
     let mut told = 0;
     let heard = listen(&grant, &options, &view, &mut |_| told += 1).unwrap();
     assert!(told >= 2 && heard.rounds >= 10, "{heard:?}");
     assert!(heard.sizes.values().all(|&count| count >= 10), "{heard:?}");
     assert!(heard.reports_arrived >= 10 && heard.reports_arrived <= heard.reports_sent, "{heard:?}");
+    assert_eq!(heard.sizes_at_server.keys().copied().collect::<Vec<_>>(), sizes(1500));
+    assert!(heard.sizes_at_server.values().all(|&count| count >= 10), "{heard:?}");
     assert!(heard.loss().unwrap() < 0.01 && heard.stopped_after.is_none(), "{heard:?}");
     assert!(!server.is_over());
     while !server.is_over() {

@@ -1,5 +1,6 @@
 //! What the observations of a probe mean, in plain words, and what to type.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -15,14 +16,22 @@ const LOSS_WORTH_A_WORD: f64 = 0.005;
 const GROUP_PORT: u16 = 7718;
 const REPORT_PORTS: &str = "7719-7818";
 
-/// How to turn on a querier.
-const QUERIERS: &[&str] = &[
+/// How to turn on a querier for IPv4.
+const IGMP_QUERIERS: &[&str] = &[
     "Cisco IOS:      ip igmp snooping querier",
     "Aruba/ProCurve: vlan 1 ip igmp querier",
     "Juniper:        set protocols igmp-snooping vlan all l2-querier source-address ADDRESS",
     "MikroTik:       /interface bridge set [find] igmp-snooping=yes multicast-querier=yes",
     "Linux bridge:   ip link set br0 type bridge mcast_querier 1",
     "a web page:     Multicast or IGMP snooping, Querier: enable, on one switch of the network",
+];
+
+/// How to turn on a querier for IPv6.
+const MLD_QUERIERS: &[&str] = &[
+    "Aruba/ProCurve: vlan 1 ipv6 mld querier",
+    "MikroTik:       /interface bridge set [find] igmp-snooping=yes multicast-querier=yes",
+    "Linux bridge:   ip link set br0 type bridge mcast_querier 1",
+    "others:         MLD snooping, Querier: enable, on one switch of the network",
 ];
 
 /// What is known of the way between this machine and its server.
@@ -37,7 +46,42 @@ pub(super) struct Observed<'a> {
     pub(super) seen_as: Option<IpAddr>,
     /// Time to live of the server's packets.
     pub(super) ttl: u8,
+    /// Whether the group is one of IPv4.
+    pub(super) ipv4: bool,
     pub(super) heard: &'a Heard,
+}
+
+/// What differs between IPv4 and IPv6.
+struct Family {
+    /// By which machines say which groups they want.
+    protocol: &'static str,
+    may_it_send: &'static str,
+    queriers: &'static [&'static str],
+    /// All groups, as nft says it.
+    groups: &'static str,
+    /// The groups of a server as it is by default.
+    network: &'static str,
+}
+
+const IPV4: Family = Family {
+    protocol: "IGMP",
+    may_it_send: "on this machine: may it send IGMP? nft list ruleset (ip protocol igmp, output)",
+    queriers: IGMP_QUERIERS,
+    groups: "ip daddr 239.0.0.0/8",
+    network: "239.0.0.0/8",
+};
+const IPV6: Family = Family {
+    protocol: "MLD",
+    may_it_send: "on this machine: may it send MLD? nft list ruleset (icmpv6 type mld2-listener-report, output)",
+    queriers: MLD_QUERIERS,
+    groups: "ip6 daddr { ff12::/16, ff15::/16 }",
+    network: "ff12::/16",
+};
+
+impl Observed<'_> {
+    const fn family(&self) -> Family {
+        if self.ipv4 { IPV4 } else { IPV6 }
+    }
 }
 
 /// A fault, or something that will become one.
@@ -86,9 +130,10 @@ pub(super) fn findings(observed: &Observed<'_>) -> Vec<Finding> {
     }
     found.extend(address(observed));
     found.extend(arrival(observed));
-    found.extend(sizes(heard));
+    // What helps against the first helps against the second.
+    found.extend(sizes(heard).or_else(|| sizes_to_server(observed)));
     found.extend(reports(heard));
-    found.extend(duration(heard));
+    found.extend(duration(observed));
     found
 }
 
@@ -109,16 +154,15 @@ fn arrival(observed: &Observed<'_>) -> Option<Finding> {
     }
     if heard.reached.is_some_and(|packets| packets > 0) {
         let name = &observed.interface.name;
+        let Family { groups, network, .. } = observed.family();
         return Some(Finding::new(
             "local-firewall",
             format!("multicast reaches {name}, but a firewall on this machine drops it"),
             BY_UNICAST,
             &[
-                &format!(
-                    "nft insert rule inet filter input udp dport {GROUP_PORT} ip daddr 239.0.0.0/8 accept"
-                ),
+                &format!("nft insert rule inet filter input udp dport {GROUP_PORT} {groups} accept"),
                 &format!("firewall-cmd --add-port={GROUP_PORT}/udp --permanent && firewall-cmd --reload"),
-                &format!("ufw allow in proto udp to 239.0.0.0/8 port {GROUP_PORT}"),
+                &format!("ufw allow in proto udp to {network} port {GROUP_PORT}"),
             ],
         ));
     }
@@ -151,32 +195,52 @@ fn arrival(observed: &Observed<'_>) -> Option<Finding> {
             "on the switches: look for multicast filters, storm control, or client isolation of Wi-Fi",
             "on the server: is another interface better? diskcast serve --interface NAME",
             &format!("on the server: may it send? nft list ruleset (udp dport {GROUP_PORT}, output)"),
-            "on this machine: may it send IGMP? nft list ruleset (ip protocol igmp, output)",
+            observed.family().may_it_send,
         ],
     ))
 }
 
 fn sizes(heard: &Heard) -> Option<Finding> {
-    let arrived = heard.sizes.iter().filter(|(_, count)| **count > 0).map(|(size, _)| *size).max()?;
-    let (&largest, _) = heard.sizes.last_key_value()?;
     // Of some rounds, single packets may be lost.
-    if arrived >= largest || heard.rounds < 5 {
-        return None;
-    }
-    let missing = heard.sizes.keys().copied().find(|&size| size > arrived).unwrap_or(largest);
+    let (arrived, missing, largest) = limit_of(&heard.sizes).filter(|_| heard.rounds >= 5)?;
     Some(Finding::new(
         "mtu",
         format!(
             "packets of {arrived} bytes arrive, those of {missing} do not: something on the way carries less than the \
              server's MTU of {largest}"
         ),
-        "Fetches hear the group but no data, and TCP may stall as well: a fetch then waits and does not end.",
+        "Fetches hear the group but no data. They get the image by unicast, in small packets, after some seconds.",
         &[
             &format!("on the server: ip link set INTERFACE mtu {arrived}"),
             "or raise the MTU of the switch, tunnel or bridge between",
-            "until then, on the server: sysctl -w net.ipv4.tcp_mtu_probing=1 (fetches then end by unicast)",
         ],
     ))
+}
+
+/// The same for what this machine sends.
+fn sizes_to_server(observed: &Observed<'_>) -> Option<Finding> {
+    let Observed { heard, interface, .. } = observed;
+    let (arrived, missing, largest) =
+        limit_of(&heard.sizes_at_server).filter(|_| heard.reports_sent >= 10)?;
+    Some(Finding::new(
+        "mtu-to-server",
+        format!(
+            "this machine's packets of {arrived} bytes reach the server, those of {missing} do not: something on the \
+             way carries less than {largest}"
+        ),
+        "Uploads from this machine pause for some seconds at first, and go on in small packets.",
+        &[
+            &format!("on this machine: ip link set {} mtu {arrived}", interface.name),
+            "or raise the MTU of the switch, tunnel or bridge between",
+        ],
+    ))
+}
+
+/// The largest size that arrived, the next one, and the largest that was sent; `None` if that arrived, or nothing did.
+fn limit_of(sizes: &BTreeMap<u16, u32>) -> Option<(u16, u16, u16)> {
+    let arrived = *sizes.iter().rfind(|(_, count)| **count > 0)?.0;
+    let (&missing, _) = sizes.range(arrived + 1..).next()?;
+    Some((arrived, missing, *sizes.last_key_value()?.0))
 }
 
 fn reports(heard: &Heard) -> Option<Finding> {
@@ -199,7 +263,8 @@ fn reports(heard: &Heard) -> Option<Finding> {
     ))
 }
 
-fn duration(heard: &Heard) -> Option<Finding> {
+fn duration(observed: &Observed<'_>) -> Option<Finding> {
+    let (heard, family) = (observed.heard, observed.family());
     let queries_every = heard.querier.and_then(|querier| querier.interval);
     if let Some(stopped) = heard.stopped_after {
         let after = show_seconds(stopped.as_secs());
@@ -213,11 +278,12 @@ fn duration(heard: &Heard) -> Option<Finding> {
             return Some(Finding::new(
                 "no-querier",
                 format!(
-                    "after {after} the switch forgot that this machine wants multicast, until it joined again: IGMP \
-                     snooping is on, and nothing in the network asks who wants what (a querier)"
+                    "after {after} the switch forgot that this machine wants multicast, until it joined again: {} \
+                     snooping is on, and nothing in the network asks who wants what (a querier)",
+                    family.protocol
                 ),
                 so,
-                QUERIERS,
+                family.queriers,
             ));
         }
         let what = match queries_every {
@@ -230,7 +296,7 @@ fn duration(heard: &Heard) -> Option<Finding> {
             ),
         };
         let mut lines = vec![
-            "on this machine: may it send IGMP? nft list ruleset (ip protocol igmp, output)",
+            family.may_it_send,
             "on the switch: the membership timeout must be longer than two query intervals",
         ];
         if heard.querier.is_none() {
@@ -249,16 +315,14 @@ fn duration(heard: &Heard) -> Option<Finding> {
         Finding::new(
             "querier-unheard",
             "nothing in the network asks who wants multicast (a querier)",
-            "All is well while switches flood multicast. With IGMP snooping it will stop after minutes.",
-            QUERIERS,
+            "All is well while switches flood multicast. With snooping it will stop after minutes.",
+            family.queriers,
         )
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use net::probe::Querier;
 
     use super::*;
@@ -287,10 +351,24 @@ mod tests {
             multicast: true,
             loopback: false,
         };
-        let mut observed =
-            Observed { interface: &interface, is_local: true, is_here: false, seen_as: None, ttl: 1, heard };
+        let mut observed = Observed {
+            interface: &interface,
+            is_local: true,
+            is_here: false,
+            seen_as: None,
+            ttl: 1,
+            ipv4: true,
+            heard,
+        };
         change(&mut observed);
-        findings(&observed).iter().map(|finding| finding.fault).collect()
+        let found = findings(&observed);
+        observed.ipv4 = false;
+        // What is said of IPv6 says nothing of IPv4, except in names of settings.
+        for line in findings(&observed).iter().flat_map(|one| one.try_this.iter().chain([&one.what])) {
+            let line = line.replace("igmp-snooping=yes", "");
+            assert!(!line.to_lowercase().contains("igmp") && !line.contains("239."), "{line}");
+        }
+        found.iter().map(|finding| finding.fault).collect()
     }
 
     #[test]
@@ -306,6 +384,8 @@ mod tests {
         assert_eq!(found(&Heard { reports_arrived: 100, ..deaf.clone() }, natted), ["nat"]);
         let narrow = Heard { sizes: BTreeMap::from([(100, 100), (1400, 99), (1500, 0)]), ..well() };
         assert_eq!(found(&narrow, all_well), ["mtu"]);
+        let one_way = Heard { sizes_at_server: narrow.sizes, ..well() };
+        assert_eq!(found(&one_way, all_well), ["mtu-to-server"]);
         assert_eq!(found(&Heard { reports_arrived: 0, ..well() }, all_well), ["reports"]);
         let stops = Heard { stopped_after: Some(Duration::from_secs(9)), came_back: Some(true), ..well() };
         assert_eq!(found(&stops, all_well), ["no-querier"]);

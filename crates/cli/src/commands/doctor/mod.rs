@@ -65,6 +65,23 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     };
     let way = Way { server, is_local: interface::is_local(server.ip())?, interface };
     context.output.note(&way.describe(round_trip));
+    let mine = interface::all()?;
+    let is_here = mine.iter().any(|one| one.addresses.contains(&server.ip()));
+    let observed = |seen_as, ttl, ipv4, heard: &Heard| {
+        findings(&Observed {
+            interface: &way.interface,
+            is_local: way.is_local,
+            is_here,
+            seen_as,
+            ttl,
+            ipv4,
+            heard,
+        })
+    };
+    // A server offers no multicast there.
+    if way.interface.loopback {
+        return tell(context, &Heard::default(), &observed(None, 1, true, &Heard::default()));
+    }
     let grant = match client.probe(&way.request()) {
         Ok(grant) => grant,
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -77,17 +94,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let stopper = stop.clone();
     interrupt::cooperate(move || stopper.stop())?;
     let heard = hear(context, &client, &grant, &way, args.time, stop)?;
-    let mine = interface::all()?;
     let seen_as = Some(grant.peer).filter(|peer| !mine.iter().any(|one| one.addresses.contains(peer)));
-    let observed = Observed {
-        interface: &way.interface,
-        is_local: way.is_local,
-        is_here: mine.iter().any(|one| one.addresses.contains(&server.ip())),
-        seen_as,
-        ttl: grant.ttl,
-        heard: &heard,
-    };
-    tell(context, &heard, &findings(&observed))
+    tell(context, &heard, &observed(seen_as, grant.ttl, grant.group.is_ipv4(), &heard))
 }
 
 /// The way to the server.
@@ -168,6 +176,7 @@ fn tell(context: &Context, heard: &Heard, found: &[Finding]) -> Result<()> {
     let record = json!({
         "type": "doctor", "works": found.is_empty(), "findings": faults, "seconds": heard.time.as_secs(),
         "rounds_sent": heard.rounds_sent, "rounds_heard": heard.rounds, "sizes": heard.sizes,
+        "sizes_at_server": heard.sizes_at_server,
         "reports_sent": heard.reports_sent, "reports_arrived": heard.reports_arrived,
         "stopped_after_seconds": heard.stopped_after.map(|after| after.as_secs()),
         "querier": heard.querier.map(|querier| querier.address),
