@@ -11,6 +11,8 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::{SockaddrStorage, getsockopt, sockopt};
 
+use crate::api::Family;
+
 /// MTU in bytes that is assumed if the system does not tell: Ethernet's.
 pub(crate) const MTU_DEFAULT: u32 = 1500;
 
@@ -47,6 +49,14 @@ impl Interface {
     pub fn address(&self, ipv4: bool) -> Option<IpAddr> {
         let link_local = |a: &&IpAddr| matches!(a, IpAddr::V6(v6) if v6.is_unicast_link_local());
         self.addresses.iter().filter(|address| address.is_ipv4() == ipv4).min_by_key(link_local).copied()
+    }
+
+    /// The families of its addresses, best first. `by_ipv4`: the server is reached by IPv4, so packets of that family
+    /// have a route.
+    #[must_use]
+    pub fn families(&self, by_ipv4: bool) -> Vec<Family> {
+        let family = |ipv4| if ipv4 { Family::V4 } else { Family::V6 };
+        [by_ipv4, !by_ipv4].into_iter().filter(|&ipv4| self.address(ipv4).is_some()).map(family).collect()
     }
 
     /// Size in bytes of the largest IP packet; [`MTU_DEFAULT`] if the system does not tell.
@@ -164,6 +174,16 @@ pub fn preferred() -> Result<Interface> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_family_of_the_route_comes_first() {
+        let mut both = choose("lo").unwrap();
+        both.addresses = vec!["10.0.0.1".parse().unwrap(), "fd77::1".parse().unwrap()];
+        assert_eq!(both.families(true), [Family::V4, Family::V6]);
+        assert_eq!(both.families(false), [Family::V6, Family::V4]);
+        both.addresses.pop();
+        assert_eq!(both.families(false), [Family::V4]);
+    }
 
     #[test]
     fn loopback_is_found_by_name_address_and_route() {

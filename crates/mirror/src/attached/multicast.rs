@@ -15,7 +15,7 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Instant, Result};
 use bytes::Bytes;
 use image::{Catalogue, CatalogueBuilder, Cipher, Leaf, ObjectRef, Verified};
-use net::api::{Family, MULTICAST_VERSION, SessionGrant, SessionRequest};
+use net::api::{MULTICAST_VERSION, SessionGrant, SessionRequest};
 use net::client::Client;
 use net::clock::{Clock, Stop};
 use net::interface::{self, Interface};
@@ -201,14 +201,12 @@ impl Member {
 
     fn request(&self, reference: String) -> SessionRequest {
         let interface = &self.options.interface;
-        let families = [(Family::V4, true), (Family::V6, false)].into_iter();
-        let families = families.filter(|(_, ipv4)| interface.address(*ipv4).is_some());
         SessionRequest {
             reference,
             // Empty: nodes are verified against the root that this machine knows.
             manifest: String::new(),
             receiver: self.options.name.clone(),
-            families: families.map(|(family, _)| family).collect(),
+            families: interface.families(true),
             mtu: interface.mtu(),
             multicast: MULTICAST_VERSION,
             attached: true,

@@ -21,7 +21,7 @@ use image::{InstallReport, Manifest, ObjectSource, SignedManifest};
 use parking_lot::Mutex;
 use proto::multicast::ReceiverCounters;
 
-use crate::api::{Family, MULTICAST_VERSION, SessionGrant, SessionRequest};
+use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest};
 use crate::client::Client;
 use crate::clock::{Clock, Stop};
 use crate::interface::{self, Interface};
@@ -319,13 +319,11 @@ impl Fetch<'_> {
 
     /// Requests a grant from the server.
     fn ask(&self, interface: &Interface) -> Result<Next> {
-        let has = |ipv4| interface.address(ipv4).is_some();
-        let families = [(Family::V4, has(true)), (Family::V6, has(false))];
         let request = SessionRequest {
             reference: self.reference.clone(),
             manifest: self.sealed.digest().to_hex(),
             receiver: self.options.name.clone(),
-            families: families.into_iter().filter(|(_, has)| *has).map(|(family, _)| family).collect(),
+            families: interface.families(self.client.address()?.is_ipv4()),
             mtu: interface.mtu(),
             multicast: MULTICAST_VERSION,
             attached: false,
