@@ -24,7 +24,6 @@ use crate::api::Failure;
 use crate::crowd::Joins;
 use crate::event::{Event, Log};
 use crate::metrics::SessionTotals;
-use crate::statistics;
 use crate::unicast_share::UnicastShare;
 
 /// UDP port of all groups.
@@ -266,7 +265,7 @@ impl Sessions {
             if before != Some(session.payload_bytes) {
                 (self.log)(&Event::SessionRuns {
                     receivers: session.receivers.iter().filter(|receiver| !receiver.left).count() as u64,
-                    rate_bits_per_second: statistics::rate(&session),
+                    rate_bits_per_second: session.recent_bits_per_second,
                     reference: session.reference,
                     payload_bytes: session.payload_bytes,
                     image_bytes: session.image_bytes,
