@@ -27,7 +27,7 @@ use crate::{listener, metrics};
 const LAST_WORK_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How often the server looks for sessions that have ended.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of sweeps between two log entries about running sessions.
 const SWEEPS_PER_REPORT: u32 = 10;
 
