@@ -284,7 +284,10 @@ fn a_server_tells_what_became_of_each_machine() {
     // A token for other images shows nothing of these.
     bench.keep_secret("other.token", bench.command("token --image other").output().unwrap().stdout);
     let hidden = bench.see(&format!("status {} --token-file other.token", server.url));
-    assert!(hidden.contains("no machine has fetched") && !hidden.contains("pc1"), "{hidden}");
+    assert!(
+        hidden.contains("no machine has fetched an image that this token is for") && !hidden.contains("pc1"),
+        "{hidden}"
+    );
     let (_, log) = server.stop();
     let ends: Vec<_> =
         log.iter().filter(|line| line["type"] == "host_ended").map(|line| &line["host"]).collect();
@@ -308,6 +311,40 @@ fn on_loopback_no_multicast_is_claimed_unless_it_was_asked_for() {
         let said = bench.json(&format!("doctor {} --token-file join.token --for 1s", server.url));
         assert_eq!(said[0]["findings"][0]["fault"], "loopback", "{words}: {said:?}");
     }
+}
+
+#[test]
+fn what_is_only_verified_says_so_and_rates_are_those_of_the_network() {
+    const RATE: u64 = 60_000_000;
+    let bench = Bench::new();
+    bench.disk("disk.img", 32, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--rate 60M --interface lo");
+    let access = "--token-file join.token";
+    let fetched = bench.see(&format!("fetch {} web null: {access} --receiver null", server.url));
+    assert!(fetched.starts_with("out: fetched web@1: ") && fetched.ends_with("exit: 0\n"), "{fetched}");
+    assert!(fetched.contains("MiB verified, nothing written\n"), "{fetched}");
+    let unread = format!("fetch {} web fast.img {access} --no-verify --receiver fast", server.url);
+    assert!(bench.see(&unread).ends_with("exit: 0\n"));
+    let installed = bench.see(&format!("install web out.img --repo {} {access}", server.url));
+    assert!(installed.ends_with("exit: 0\n"), "{installed}");
+
+    let status = || bench.json(&format!("status {} {access}", server.url));
+    let seen = status();
+    let hosts: Vec<_> = seen.iter().filter(|line| line["type"] == "host").collect();
+    assert!(hosts.iter().all(|host| host["ended"] == true), "{hosts:?}");
+    let stage = |name: &str| hosts.iter().find(|host| host["host"] == name).map(|host| &host["stage"]);
+    assert_eq!((stage("null").unwrap(), stage("fast").unwrap()), (&"verified".into(), &"written".into()));
+    let install = hosts.iter().find(|host| host["host"] != "null" && host["host"] != "fast");
+    let install = install.expect("an install from the server is seen, too");
+    assert_eq!((&install["stage"], &install["multicast_bytes"]), (&"verified".into(), &0.into()));
+    assert!(install["unicast_bytes"].as_u64() >= Some(8 << 20), "{install}");
+    // A session that sends nothing has no rate, also while it waits for receivers.
+    while status().iter().any(|line| line["type"] == "session" && !line["rate_bits_per_second"].is_null()) {}
+    let (_, log) = server.stop();
+    let ended = log.iter().find(|event| event["type"] == "session_ended").unwrap();
+    let rate = ended["statistics"]["rate_bits_per_second"].as_u64().unwrap();
+    assert!(rate > 0 && rate < RATE / 10 * 11, "{rate}");
 }
 
 #[test]

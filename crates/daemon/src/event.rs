@@ -36,7 +36,7 @@ pub enum Event {
         reference: String,
         /// Clients in the session now.
         receivers: u64,
-        /// Its rate, in bits per second on the wire; `None` if it sent too little to tell.
+        /// What it sent over the last seconds, in bits per second on the wire; `None` if it is idle by now.
         rate_bits_per_second: Option<u64>,
         /// Payload bytes sent so far.
         payload_bytes: u64,

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use net::api::{HostReport, HostStage, HostStatus};
+use net::recent::Recent;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -24,8 +25,8 @@ const REPORT_EACH: Duration = Duration::from_millis(5);
 const SILENCE_MAX: Duration = Duration::from_millis(8500);
 /// Machines that ended are kept for this time.
 const ENDED_KEPT: Duration = Duration::from_secs(24 * 3600);
-/// A rate is measured over at least this time.
-const RATE_TIME_MIN: Duration = Duration::from_secs(1);
+/// Rates are those of the last seconds, two reports at least.
+const RATE_WINDOW: Duration = Duration::from_secs(8);
 /// Longest reason that is kept, in characters.
 const REASON_CHARS_MAX: usize = 300;
 /// Longest name of a machine that is kept, in characters.
@@ -42,12 +43,11 @@ struct Host {
     report: HostReport,
     /// It said that it ended, or it is gone.
     ended: bool,
-    began: Instant,
+    first: Instant,
     heard: Instant,
-    /// Bytes that were done at `measured`, and the rate up to then in bytes per second.
-    measured: Instant,
-    measured_bytes: u64,
-    rate: Option<u64>,
+    /// What it receives from the network, and what of the target is done, in the present stage.
+    received: Recent,
+    done: Recent,
 }
 
 impl Hosts {
@@ -130,53 +130,71 @@ fn cleaned(mut report: HostReport) -> HostReport {
     report
 }
 
+/// How long the fetch had run by then, as its machine says.
+fn reported(report: &HostReport) -> Duration {
+    Duration::from_millis(report.elapsed_ms)
+}
+
+fn arrived(report: &HostReport) -> u64 {
+    report.multicast_bytes.saturating_add(report.unicast_bytes)
+}
+
 impl Host {
     fn new(address: IpAddr, report: &HostReport, now: Instant) -> Self {
         Self {
             address,
             report: report.clone(),
             ended: false,
-            began: now,
+            first: now,
             heard: now,
-            measured: now,
-            measured_bytes: report.done_bytes,
-            rate: None,
+            received: Recent::over(RATE_WINDOW),
+            done: Recent::over(RATE_WINDOW),
         }
     }
 
     fn hear(&mut self, address: IpAddr, report: HostReport, now: Instant) {
-        let passed = now - self.measured;
-        let same = report.stage == self.report.stage && report.done_bytes >= self.measured_bytes;
-        if !same {
-            (self.measured, self.measured_bytes, self.rate) = (now, report.done_bytes, None);
-        } else if passed >= RATE_TIME_MIN {
-            let bytes = u128::from(report.done_bytes - self.measured_bytes) * 1000;
-            self.rate = u64::try_from(bytes / passed.as_millis()).ok();
-            (self.measured, self.measured_bytes) = (now, report.done_bytes);
+        if report.stage != self.report.stage {
+            self.received.clear();
+            self.done.clear();
         }
+        // The clock of the machine says when it counted. An older client does not tell.
+        let at = if report.elapsed_ms > 0 { reported(&report) } else { now - self.first };
+        self.received.count(at, arrived(&report));
+        self.done.count(at, report.done_bytes);
         (self.address, self.heard, self.ended) = (address, now, report.ended);
         self.report = report;
     }
 
     fn status(&self, now: Instant) -> HostStatus {
         let report = &self.report;
-        let rate = self.rate.filter(|_| !self.ended);
+        let is_receiving = matches!(report.stage, HostStage::Tree | HostStage::Receiving);
+        // A client that tells nothing of the network before its end has no rate.
+        let is_known = !self.ended && is_receiving && arrived(report) > 0;
+        let pace = self.done.per_second().filter(|&pace| pace > 0 && !self.ended);
         let left = report.total_bytes.saturating_sub(report.done_bytes);
         HostStatus {
             host: report.host.clone(),
             address: self.address,
             reference: report.reference.clone(),
             stage: report.stage,
+            ended: self.ended,
             reason: report.reason.clone(),
             done_bytes: report.done_bytes,
             total_bytes: report.total_bytes,
-            rate_bytes_per_second: rate,
-            left_seconds: rate.filter(|&rate| rate > 0).map(|rate| left.div_ceil(rate)),
-            runtime_seconds: (if self.ended { self.heard } else { now } - self.began).as_secs(),
+            rate_bytes_per_second: self.received.per_second().filter(|_| is_known),
+            left_seconds: pace.map(|pace| left.div_ceil(pace)),
+            runtime_seconds: self.runtime_seconds(now),
             quiet_seconds: (now - self.heard).as_secs(),
             multicast_bytes: report.multicast_bytes,
             unicast_bytes: report.unicast_bytes,
         }
+    }
+
+    /// Whole seconds since its fetch began, which was before its first report; until its end, if it has ended.
+    fn runtime_seconds(&self, now: Instant) -> u64 {
+        let since = if self.ended { Duration::ZERO } else { now - self.heard };
+        let runtime = reported(&self.report).max(self.heard - self.first).saturating_add(since);
+        runtime.saturating_add(Duration::from_millis(500)).as_secs()
     }
 
     /// The event that it has ended.
@@ -191,6 +209,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::serve::SWEEP_INTERVAL;
 
     fn report(host: &str, stage: HostStage, done: u64) -> HostReport {
         HostReport {
@@ -203,6 +222,7 @@ mod tests {
             total_bytes: 1000,
             multicast_bytes: 0,
             unicast_bytes: 0,
+            elapsed_ms: 0,
         }
     }
 
@@ -225,10 +245,8 @@ mod tests {
         hosts.report(2, HERE, report("pc2", HostStage::Receiving, 0), at(4));
         let list = hosts.list(|image| image == "lab", at(5));
         let first = &list[0];
-        assert_eq!(
-            (first.rate_bytes_per_second, first.left_seconds, first.percent()),
-            (Some(100), Some(8), Some(20))
-        );
+        assert_eq!((first.left_seconds, first.percent(), first.ended), (Some(8), Some(20), false));
+        assert_eq!(first.rate_bytes_per_second, None, "an older client does not tell what arrived");
         assert!(hosts.list(|image| image == "other", at(5)).is_empty());
         let ended = HostReport {
             ended: true,
@@ -244,10 +262,63 @@ mod tests {
         let list = hosts.list(|_| true, at(14));
         assert_eq!(list.iter().filter(|host| host.stage == HostStage::Gone).count(), 1);
         assert_eq!(list.len(), 2);
+        assert!(list.iter().all(|host| host.ended && host.left_seconds.is_none()), "{list:?}");
         let told = told.lock();
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].contains("pc1") && told[0].contains("failed: disk [2J full"), "{told:?}");
         assert!(told[1].contains("pc2") && told[1].contains("gone"), "{told:?}");
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_network_and_the_time_left_that_of_the_disk() {
+        let (hosts, told) = hosts();
+        let begin = Instant::now();
+        let at = |milliseconds| begin + Duration::from_millis(milliseconds);
+        // A target of zeros and text grows eight times as fast as what arrives.
+        let fetching = |elapsed_ms: u64| HostReport {
+            multicast_bytes: elapsed_ms / 20,
+            unicast_bytes: elapsed_ms / 20,
+            elapsed_ms,
+            ..report("pc1", HostStage::Receiving, elapsed_ms * 8 / 10)
+        };
+        // The network delays one report by 300 ms.
+        for (elapsed, late) in [(100, 0), (600, 300), (1100, 0)] {
+            hosts.report(1, HERE, fetching(elapsed), at(900 + elapsed + late));
+        }
+        let seen = hosts.list(|_| true, at(2500)).remove(0);
+        assert_eq!((seen.rate_bytes_per_second, seen.left_seconds), (Some(100), Some(1)));
+        assert_eq!(seen.runtime_seconds, 2, "1.1 s when it reported, half a second ago");
+        let ended = HostReport { ended: true, stage: HostStage::Written, ..fetching(3600) };
+        hosts.report(1, HERE, ended, at(4400));
+        let seen = hosts.list(|_| true, at(9000)).remove(0);
+        assert_eq!((seen.stage, seen.ended, seen.rate_bytes_per_second), (HostStage::Written, true, None));
+        assert_eq!(seen.runtime_seconds, 4, "since the fetch began, not since its first report");
+        assert!(told.lock()[0].contains("after 4 s"), "{told:?}");
+        // What a machine says of itself may be absurd.
+        hosts.report(2, HERE, HostReport { elapsed_ms: u64::MAX, ..fetching(100) }, at(9000));
+        hosts.report(2, HERE, HostReport { multicast_bytes: u64::MAX, ..fetching(100) }, at(9500));
+        assert_eq!(hosts.list(|_| true, at(9600)).len(), 2);
+    }
+
+    #[test]
+    fn a_killed_machine_is_gone_within_ten_seconds_and_a_late_report_is_no_death() {
+        let (hosts, told) = hosts();
+        let begin = Instant::now();
+        let next = hosts.report(1, HERE, report("pc1", HostStage::Receiving, 0), begin);
+        assert!(2 * INTERVAL_MAX < SILENCE_MAX && next <= INTERVAL_MAX, "one report may be lost");
+        // The server sweeps at any moment, each SWEEP_INTERVAL.
+        for offset in [0, 1, 499, 999] {
+            let mut now = begin + Duration::from_millis(offset);
+            while now < begin + SILENCE_MAX {
+                hosts.sweep(now);
+                assert!(told.lock().is_empty());
+                now += SWEEP_INTERVAL;
+            }
+            assert!(now <= begin + Duration::from_secs(10), "it would be gone after {:?}", now - begin);
+        }
+        hosts.sweep(begin + SILENCE_MAX + SWEEP_INTERVAL);
+        assert_eq!(told.lock().len(), 1);
+        assert_eq!(hosts.list(|_| true, begin + SILENCE_MAX)[0].stage, HostStage::Gone);
     }
 
     #[test]

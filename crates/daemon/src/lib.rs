@@ -17,6 +17,7 @@ mod claims;
 mod clock;
 mod crowd;
 pub mod event;
+mod groups;
 mod hosts;
 pub mod identity;
 mod join;
@@ -40,5 +41,5 @@ pub mod tokens;
 mod unicast_share;
 mod uploads;
 
+pub use groups::MulticastOptions;
 pub use serve::{ServeOptions, Server, serve};
-pub use sessions::MulticastOptions;

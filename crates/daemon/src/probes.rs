@@ -10,7 +10,7 @@ use net::udp::SendOptions;
 use parking_lot::Mutex;
 
 use crate::api::Failure;
-use crate::sessions::{
+use crate::groups::{
     MulticastOptions, REPORT_PORTS, family, group, interface_towards, is_taken, refused, unavailable,
 };
 

@@ -16,10 +16,11 @@ use tokio::task::JoinHandle;
 use crate::api::{self, App};
 use crate::clock;
 use crate::event::Log;
+use crate::groups::MulticastOptions;
 use crate::identity::Identity;
 use crate::join::Join;
 use crate::probes::Probes;
-use crate::sessions::{MulticastOptions, Sessions};
+use crate::sessions::Sessions;
 use crate::state::StateFolder;
 use crate::{listener, metrics};
 
@@ -27,7 +28,7 @@ use crate::{listener, metrics};
 const LAST_WORK_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How often the server looks for sessions that have ended.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of sweeps between two log entries about running sessions.
 const SWEEPS_PER_REPORT: u32 = 10;
 

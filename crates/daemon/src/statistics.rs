@@ -7,9 +7,6 @@ use std::time::Duration;
 use base::units::{show_bits_per_second, show_bytes, show_duration};
 use net::api::{ReceiverStatistics, SessionStatistics};
 
-/// A session has a rate once it has sent for this part of a second at it: before, the rate is a first guess, of which
-/// little was ever seen on the wire.
-const RATE_SPAN_PARTS: u64 = 10;
 /// A session has a loss once its receivers have counted this many blocks.
 const LOSS_BLOCKS_MIN: u64 = 1000;
 
@@ -48,6 +45,7 @@ pub fn text(session: &SessionStatistics) -> String {
         "  repair symbols",
         format_args!("{}, {} of them ahead", session.symbols_sent, session.symbols_ahead),
     );
+    log.line("Sending time", show(session.sending_ms));
     log.line("Rate", show_rate(rate(session)));
     log.line("Got by unicast", format_args!("{} bytes", session.unicast_bytes));
     log.line("Saving using multicast", delivered.saturating_sub(session.blocks_sent));
@@ -61,10 +59,9 @@ pub fn text(session: &SessionStatistics) -> String {
     log.0
 }
 
-/// The rate of a session, in bits per second; `None` if it sent too little to tell.
-pub(crate) fn rate(session: &SessionStatistics) -> Option<u64> {
-    let rate = session.rate_bits_per_second;
-    (rate > 0 && session.packet_bytes.saturating_mul(8) >= rate / RATE_SPAN_PARTS).then_some(rate)
+/// The rate of a session while it was sending, in bits per second; `None` if that was too short to tell.
+fn rate(session: &SessionStatistics) -> Option<u64> {
+    Some(session.rate_bits_per_second).filter(|&rate| rate > 0)
 }
 
 /// A rate as text, `-` if there is none.
@@ -168,7 +165,9 @@ pub(crate) mod tests {
             resent_lost: 760,
             symbols_sent: 800,
             symbols_ahead: 40,
-            rate_bits_per_second: 100_000_000,
+            rate_bits_per_second: 136_600_000,
+            sending_ms: 93_700,
+            recent_bits_per_second: None,
             unicast_bytes: 5_000_000,
             payload_bytes: 1_519_386_624,
             packet_bytes: 1_600_000_000,
@@ -188,7 +187,7 @@ pub(crate) mod tests {
     #[test]
     fn a_session_that_sent_almost_nothing_has_no_absurd_figures() {
         let nothing = SessionStatistics {
-            rate_bits_per_second: 749_000_000_000,
+            rate_bits_per_second: 0,
             blocks_sent: 587,
             packet_bytes: 900_000,
             payload_bytes: 835_888,
@@ -203,7 +202,6 @@ pub(crate) mod tests {
         let mut hostile = sample();
         hostile.receivers[0].blocks_lost = u64::MAX;
         assert_eq!(loss(&hostile.receivers), Some(1.0));
-        assert_eq!(rate(&SessionStatistics { packet_bytes: u64::MAX, ..sample() }), Some(100_000_000));
     }
 
     #[test]
@@ -218,6 +216,8 @@ pub(crate) mod tests {
             "  sent again              : 757760\n",
             "    joined late           : 700000\n",
             "Saving using multicast    : 1420288\n",
+            "Sending time              : 1m33s\n",
+            "Rate                      : 137 Mbit/s\n",
             "Efficiency                : 0.489\n",
             "    Runtime               : 58.5 s\n",
             "    Concurrency           : 99.18%\n",

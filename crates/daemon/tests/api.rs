@@ -183,6 +183,32 @@ fn raw(bench: &Bench, request: &str) -> String {
 }
 
 #[test]
+fn the_page_is_for_everyone_and_holds_nothing_but_itself() {
+    let bench = start(false);
+    let writer = bench.writer();
+    writer.publish("web", draft(&writer), "key").unwrap();
+    let get =
+        |path: &str| raw(&bench, &format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+    let answer = get("/");
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("text/html; charset=utf-8"), "{head}");
+    let policy = head.lines().find_map(|line| line.strip_prefix("content-security-policy: ")).unwrap();
+    let rules: Vec<_> = policy.split("; ").collect();
+    for rule in ["default-src 'none'", "connect-src 'self'", "form-action 'none'", "frame-ancestors 'none'"] {
+        assert!(rules.contains(&rule), "{rule} is missing in {policy}");
+    }
+    assert!(
+        head.contains("x-content-type-options: nosniff") && head.contains("cache-control: no-store"),
+        "{head}"
+    );
+    for elsewhere in ["http:", "https:", "src=", "@import", "innerHTML", "eval("] {
+        assert!(!page.contains(elsewhere), "the page has {elsewhere}");
+    }
+    assert_eq!(page, include_str!("../src/api/status.html"), "no data without a token");
+    assert!(get("/api/v1/status").starts_with("HTTP/1.1 401 "));
+}
+
+#[test]
 fn hostile_requests_get_a_problem_and_no_more() {
     let bench = start(false);
     let secret = bench.server.join_token().secret.expose().to_owned();

@@ -15,6 +15,7 @@ pub mod patch;
 pub mod pieces;
 pub mod probe;
 pub mod profile;
+pub mod recent;
 mod send_queue;
 pub mod tcp;
 #[cfg(test)]

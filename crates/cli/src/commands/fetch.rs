@@ -89,6 +89,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let name = args.receiver.clone().unwrap_or_else(repository::host_name);
     let reference = format!("{}@{}", manifest.image, manifest.number);
     let reporter = HostReporter::start(&client, &name, reference);
+    let reporter = if target::is_null(&args.target) { reporter.only_verifying() } else { reporter };
     let done = match open_target(context, args, manifest, &stop) {
         Ok(disk) => fetch(context, args, &client, &version, (disk, name, reporter), stop)?,
         Err(refused) => {
@@ -117,7 +118,8 @@ fn fetch(
     (disk, name, reporter): (Arc<dyn WriteAt>, String, HostReporter),
     stop: Stop,
 ) -> Result<FetchReport> {
-    let meter = Arc::new(Meter::new(context.output, context.global.quiet));
+    let meter = Meter::new(context.output, context.global.quiet).of_network(reporter.arrived());
+    let meter = Arc::new(meter);
     let mut install = target::options(&args.target, &args.writing, &args.effort);
     install.decode = !target::is_null(&args.target);
     let watcher = meter.clone();
@@ -134,6 +136,7 @@ fn fetch(
         transport: transport(args.transport),
         interface: args.interface.clone(),
         buffer_bytes: args.buffer,
+        arrived: Arc::clone(reporter.arrived()),
         stop,
         tell: Arc::new(move |words: &str| teller.suspend(|| output.remark(words))),
         ..FetchOptions::new(name)
@@ -196,6 +199,14 @@ fn text(args: &Args, done: &FetchReport) -> String {
         .filter(|_| args.transport != Transport::Unicast)
         .map(|why| format!("unicast because {why}\n"))
         .unwrap_or_default();
+    if target::is_null(&args.target) {
+        let took = format!("received in {received} ({rate})");
+        let verified = show_bytes(bytes);
+        return format!(
+            "fetched {}: {ways}, {took}\n{why}{verified} verified, nothing written\n",
+            done.reference
+        );
+    }
     format!(
         "fetched {} to {}: {ways}, received in {received} ({rate}), installed after {installed}\n{why}{}\n",
         done.reference,

@@ -8,9 +8,8 @@ use std::time::Duration;
 use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
 use disk::WriteAt;
-use image::{
-    Catalogue, InstallOptions, InstallReport, Installer, Manifest, ObjectSource, Progress as _, Stage,
-};
+use image::{Catalogue, InstallOptions, InstallReport, Installer, Manifest, ObjectSource, Progress, Stage};
+use net::fetch::{Counting, HostReporter};
 use serde_json::json;
 use store::Repository;
 
@@ -83,12 +82,28 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     }
     target::confirm(&args.target, &version, &context.global, Some(&args.writing))?;
     let began = clock::now();
-    let disk = target::open(&args.target, &version, &args.writing)?;
+    let reporter = reporter(&library, &version, &args.target);
+    let disk = match target::open(&args.target, &version, &args.writing) {
+        Ok(disk) => disk,
+        Err(refused) => {
+            reporter.into_iter().for_each(|reporter| reporter.refused(&refused.message));
+            return Err(refused);
+        }
+    };
     interrupt::hint(GO_ON);
-    let meter = Arc::new(Meter::new(context.output, context.global.quiet));
+    let meter = Meter::new(context.output, context.global.quiet);
     let options = target::options(&args.target, &args.writing, &args.effort);
-    let done = write(catalogue, library.objects(), disk, options, meter.clone());
-    meter.finish();
+    let done = match reporter {
+        None => write(catalogue, library.objects(), disk, options, &Arc::new(meter), |meter| meter),
+        Some(reporter) => {
+            let arrived = Arc::clone(reporter.arrived());
+            let source = Counting::new(library.objects(), &arrived);
+            let meter = Arc::new(meter.of_network(&arrived));
+            let done = write(catalogue, &source, disk, options, &meter, |meter| reporter.watch(meter));
+            reporter.end_install(done.as_ref());
+            done
+        }
+    };
     let done = done.map_err(explain)?;
     let took = clock::now().duration_since(began);
     context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))
@@ -141,16 +156,28 @@ impl Write for Metered<'_> {
     }
 }
 
+/// Tells a server that this machine installs from it.
+fn reporter(library: &Library, version: &Manifest, target: &Path) -> Option<HostReporter> {
+    let Library::There(client, _) = library else { return None };
+    let reference = format!("{}@{}", version.image, version.number);
+    let reporter = HostReporter::start(client, &repository::host_name(), reference);
+    Some(if target::is_null(target) { reporter.only_verifying() } else { reporter })
+}
+
 fn write(
     catalogue: Arc<Catalogue>,
     source: &dyn ObjectSource,
     disk: Arc<dyn WriteAt>,
     options: InstallOptions,
-    meter: Arc<Meter>,
+    meter: &Arc<Meter>,
+    watch: impl FnOnce(Arc<dyn Progress>) -> Arc<dyn Progress>,
 ) -> base::Result<InstallReport> {
-    let installer = Installer::begin(catalogue, disk, options, meter)?;
-    installer.pull(source)?;
-    installer.finish()
+    let done = Installer::begin(catalogue, disk, options, watch(meter.clone())).and_then(|installer| {
+        installer.pull(source)?;
+        installer.finish()
+    });
+    meter.finish();
+    done
 }
 
 /// Adds a hint: an interrupted install can be resumed, and a refused one has written nothing.

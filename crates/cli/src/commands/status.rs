@@ -22,9 +22,11 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Show the machines that fetch from a server, how far each is, and how it ended
 ///
-/// STAGE is `tree` (it joined), `comparing` (it reads what its disk holds already), `receiving`, `written`,
-/// `verified`, `failed` or `gone` (no report for some seconds). DONE and LEFT are about the present stage. The same
-/// is on the server's page, at `/` of its address, for a browser.
+/// STAGE is `tree` (it joined), `comparing` (it reads what its disk holds already), `receiving`, `written` (read back
+/// now, if DONE has a figure), `verified`, `failed` or `gone` (no report for some seconds). DONE and LEFT are about the
+/// disk in the present stage, RATE is what arrives from the network. LATE, LOST and FULL are the parts of what a
+/// session sent that it had sent before: to machines that joined late, that lost it, and whose buffers were full. The
+/// same is on the server's page, at `/` of its address, for a browser.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -78,7 +80,7 @@ fn watch(context: &Context, client: &Client) -> Result<()> {
 fn show(context: &Context, status: &Status) -> Result<()> {
     let output = context.output;
     if status.hosts.is_empty() && status.sessions.is_empty() {
-        output.note("no machine has fetched since the server started");
+        output.note("no machine has fetched an image that this token is for, since the server started");
     }
     if output.is_json() || !status.hosts.is_empty() {
         let (records, table) = hosts(&status.hosts);
@@ -109,14 +111,16 @@ fn hosts(hosts: &[HostStatus]) -> (Vec<Value>, Table) {
     ]);
     let mut records = Vec::new();
     for host in hosts {
-        let percent = host.percent().filter(|_| host.stage != HostStage::Verified);
+        let is_done = host.ended && host.stage == HostStage::Written || host.stage == HostStage::Verified;
+        let percent = host.percent().filter(|_| !is_done);
         table.row([
             host.host.clone(),
             host.address.to_string(),
             host.reference.clone(),
             host.stage.name().to_owned(),
             percent.map_or_else(String::new, |percent| format!("{percent} %")),
-            host.rate_bytes_per_second.map_or_else(String::new, |rate| format!("{}/s", show_bytes(rate))),
+            host.rate_bytes_per_second
+                .map_or_else(String::new, |rate| show_bits_per_second(rate.saturating_mul(8))),
             host.left_seconds.map_or_else(String::new, show_seconds),
         ]);
         records.push(record("host", host));
@@ -131,12 +135,14 @@ fn sessions(sessions: &[SessionStatus]) -> (Vec<Value>, Table) {
         ("HOSTS", Align::Right),
         ("RATE", Align::Right),
         ("SENT", Align::Right),
+        ("LOSS", Align::Right),
+        ("LATE", Align::Right),
         ("LOST", Align::Right),
-        ("RESENT", Align::Right),
+        ("FULL", Align::Right),
     ]);
     let mut records = Vec::new();
     for session in sessions {
-        let again = session.resent_late + session.resent_buffer_full + session.resent_lost;
+        let again = |blocks| percent_of(blocks, session.blocks_sent);
         table.row([
             session.reference.clone(),
             if session.running { "running" } else { "ended" }.to_owned(),
@@ -144,7 +150,9 @@ fn sessions(sessions: &[SessionStatus]) -> (Vec<Value>, Table) {
             session.rate_bits_per_second.map_or_else(String::new, show_bits_per_second),
             show_bytes(session.payload_bytes),
             session.loss.map_or_else(String::new, |loss| format!("{:.1} %", loss * 100.0)),
-            percent_of(again, session.blocks_sent),
+            again(session.resent_late),
+            again(session.resent_lost),
+            again(session.resent_buffer_full),
         ]);
         records.push(record("session", session));
     }
@@ -160,4 +168,54 @@ fn record(kind: &str, data: &impl serde::Serialize) -> Value {
     let mut record = serde_json::to_value(data).unwrap_or_else(|_| json!({}));
     record["type"] = kind.into();
     record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A status with only what this server must tell.
+    fn host(more: &str) -> HostStatus {
+        let text = format!(
+            r#"{{"host": "pc1", "address": "10.0.0.7", "reference": "web@1", "done_bytes": 500, "total_bytes": 500,
+            "runtime_seconds": 4, "quiet_seconds": 0, "multicast_bytes": 0, "unicast_bytes": 0, {more}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_machine_that_is_done_does_not_look_like_one_at_work() {
+        let shown = |more: &str| hosts(&[host(more)]).1.render(Some(100));
+        assert!(shown(r#""stage": "written", "ended": false"#).contains("100 %"));
+        assert!(!shown(r#""stage": "written", "ended": true"#).contains('%'));
+        assert!(!shown(r#""stage": "verified""#).contains('%'), "of an older server");
+        let running = shown(r#""stage": "receiving", "rate_bytes_per_second": 7500000, "left_seconds": 90"#);
+        assert!(running.contains("60.0 Mbit/s") && running.contains("1m30s"), "{running}");
+    }
+
+    #[test]
+    fn a_session_shows_what_it_sent_again_by_cause_within_100_columns() {
+        let session = SessionStatus {
+            reference: "classroom-2026@1234".into(),
+            group: "239.192.1.2:7718".parse().unwrap(),
+            running: true,
+            receivers: 1000,
+            rate_bits_per_second: Some(100_000_000),
+            image_bytes: 1 << 40,
+            payload_bytes: 1023 << 30,
+            loss: Some(1.0),
+            blocks_sent: 1000,
+            resent_late: 666,
+            resent_buffer_full: 1000,
+            resent_lost: 2,
+            unicast_bytes: 0,
+        };
+        let shown = sessions(&[session]).1.render(None);
+        let words: Vec<_> = shown.lines().map(|line| line.split("  ").map(str::trim)).collect();
+        let columns: Vec<Vec<_>> =
+            words.into_iter().map(|line| line.filter(|word| !word.is_empty()).collect()).collect();
+        assert_eq!(columns[0][5..], ["LOSS", "LATE", "LOST", "FULL"]);
+        assert_eq!(columns[1][3..], ["100 Mbit/s", "1023 GiB", "100.0 %", "66.6 %", "0.2 %", "100.0 %"]);
+        assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
+    }
 }

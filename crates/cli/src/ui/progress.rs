@@ -1,11 +1,14 @@
 //! Shows the progress of a command: a bar if stderr is a terminal, lines of JSON with --json, else a line now and then.
 
 use std::io::IsTerminal;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::units::{show_bytes, show_bytes_per_second, show_duration, show_seconds};
 use image::{Progress, Stage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use net::fetch::Arrived;
+use net::recent::Recent;
 use parking_lot::Mutex;
 
 use crate::clock;
@@ -15,14 +18,17 @@ const BAR: &str = "{msg:>7} {bar:24} {percent:>3} %  {done} of {all}  {rate}  {l
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
 /// Time from one line to the next where there is no terminal, as in a log.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
-/// The bar shows no rate and no remaining time before: they would come from the first moments.
-const RATE_TIME_MIN: Duration = Duration::from_secs(1);
+/// The bar shows no remaining time before: it would come from the first moments.
+const LEFT_TIME_MIN: Duration = Duration::from_secs(1);
+/// Rates are those of the last seconds.
+const RATE_WINDOW: Duration = Duration::from_secs(8);
 
 /// The progress of a capture, an install or a fetch.
 pub(crate) struct Meter {
     output: Output,
     shown: bool,
     quiet: bool,
+    arrived: Option<Arc<Arrived>>,
     stage: Mutex<Option<Running>>,
 }
 
@@ -31,12 +37,22 @@ struct Running {
     bar: ProgressBar,
     began: Instant,
     reported: Instant,
+    /// What arrives from the network, while it is that which the stage waits for.
+    arrived: Option<Arc<Arrived>>,
+    /// How fast it does; else how fast the stage goes on. Shared with the bar.
+    rate: Arc<Mutex<Recent>>,
 }
 
 impl Meter {
     pub(crate) fn new(output: Output, quiet: bool) -> Self {
         let shown = !quiet && !output.is_json() && std::io::stderr().is_terminal();
-        Self { output, shown, quiet, stage: Mutex::new(None) }
+        Self { output, shown, quiet, arrived: None, stage: Mutex::new(None) }
+    }
+
+    /// The same for a fetch: while it installs, the rate is that of what arrives. What of the target is done grows
+    /// faster than any network where chunks are compressed well.
+    pub(crate) fn of_network(self, arrived: &Arc<Arrived>) -> Self {
+        Self { arrived: Some(Arc::clone(arrived)), ..self }
     }
 
     /// Runs `print` with the bar off the screen.
@@ -54,14 +70,16 @@ impl Meter {
         }
     }
 
-    fn report(&self, running: &mut Running, now: Instant) {
-        running.reported = now;
+    fn report(&self, running: &Running, now: Instant) {
         let (done, total) = (running.bar.position(), running.bar.length().unwrap_or(0));
-        let record = serde_json::json!({
+        let mut record = serde_json::json!({
             "type": "progress", "stage": word(running.stage), "bytes": done, "total_bytes": total,
             "elapsed_seconds": now.duration_since(running.began).as_secs_f64(),
             "left_seconds": running.bar.eta().as_secs(),
         });
+        if let Some(arrived) = &running.arrived {
+            record["received_bytes"] = arrived.all_bytes().into();
+        }
         // A failure to print progress must not stop the work; printing the result will fail, too.
         let _ = self.output.answer(&record, String::new);
     }
@@ -72,37 +90,68 @@ impl Progress for Meter {
         self.finish();
         let target =
             if self.shown { ProgressDrawTarget::stderr_with_hz(8) } else { ProgressDrawTarget::hidden() };
-        let bar =
-            ProgressBar::with_draw_target(Some(bytes), target).with_style(style()).with_message(word(stage));
-        let now = clock::now();
-        let running = Running { stage, bar, began: now, reported: now };
-        *self.stage.lock() = Some(running);
+        let bar = ProgressBar::with_draw_target(Some(bytes), target);
+        let arrived = self.arrived.clone().filter(|_| stage == Stage::Install);
+        *self.stage.lock() = Some(Running::begin(stage, bar, arrived, clock::now()));
     }
 
     fn advance(&self, stage: Stage, bytes: u64) {
         let mut running = self.stage.lock();
         let Some(running) = running.as_mut().filter(|running| running.stage == stage) else { return };
-        running.bar.inc(bytes);
         let now = clock::now();
-        let since = now.duration_since(running.reported);
+        running.advance(bytes, now);
         if self.output.is_json() {
-            if since >= JSON_INTERVAL {
+            if running.is_due(JSON_INTERVAL, now) {
                 self.report(running, now);
             }
-        } else if !self.shown && !self.quiet && since >= LINE_INTERVAL {
-            running.reported = now;
-            self.output.note(&line(running, now));
+        } else if !self.shown && !self.quiet && running.is_due(LINE_INTERVAL, now) {
+            self.output.note(&running.line());
         }
     }
 }
 
-/// The progress as a line of a log.
-fn line(running: &Running, now: Instant) -> String {
-    let (done, total) = (running.bar.position(), running.bar.length().unwrap_or(0));
-    let rate = show_rate(done, now.duration_since(running.began));
-    let percent = (u128::from(done) * 100).checked_div(u128::from(total)).unwrap_or(100);
-    let (stage, left) = (word(running.stage), show_seconds(running.bar.eta().as_secs()));
-    format!("{stage}: {percent} %, {} of {}, {rate}, {left} left", show_bytes(done), show_bytes(total))
+impl Running {
+    fn begin(stage: Stage, bar: ProgressBar, arrived: Option<Arc<Arrived>>, now: Instant) -> Self {
+        let rate = Arc::new(Mutex::new(Recent::over(RATE_WINDOW)));
+        let bar = bar.with_style(style(Arc::clone(&rate), arrived.is_some())).with_message(word(stage));
+        let running = Self { stage, bar, began: now, reported: now, arrived, rate };
+        running.count(now);
+        running
+    }
+
+    fn advance(&self, bytes: u64, now: Instant) {
+        self.bar.inc(bytes);
+        self.count(now);
+    }
+
+    fn count(&self, now: Instant) {
+        let bytes = self.arrived.as_ref().map_or_else(|| self.bar.position(), |arrived| arrived.all_bytes());
+        self.rate.lock().count(now.duration_since(self.began), bytes);
+    }
+
+    /// Whether `every` has passed since this last was true.
+    fn is_due(&mut self, every: Duration, now: Instant) -> bool {
+        let is_due = now.duration_since(self.reported) >= every;
+        if is_due {
+            self.reported = now;
+        }
+        is_due
+    }
+
+    /// The progress as a line of a log.
+    fn line(&self) -> String {
+        let (done, total) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        let rate = show_recent(&self.rate.lock(), self.arrived.is_some());
+        let percent = (u128::from(done) * 100).checked_div(u128::from(total)).unwrap_or(100);
+        let (stage, left) = (word(self.stage), show_seconds(self.bar.eta().as_secs()));
+        format!("{stage}: {percent} %, {} of {}, {rate}, {left} left", show_bytes(done), show_bytes(total))
+    }
+}
+
+/// A rate as text, `-` if there is none yet.
+fn show_recent(rate: &Recent, of_network: bool) -> String {
+    let rate = rate.per_second().map_or_else(|| "-".to_owned(), show_bytes_per_second);
+    if of_network { format!("{rate} received") } else { rate }
 }
 
 /// A rate over a shorter time says nothing.
@@ -126,7 +175,7 @@ fn word(stage: Stage) -> &'static str {
     }
 }
 
-fn style() -> ProgressStyle {
+fn style(rate: Arc<Mutex<Recent>>, of_network: bool) -> ProgressStyle {
     let style = ProgressStyle::with_template(BAR).expect("the template is valid").progress_chars("━╸╌");
     style
         .with_key("done", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
@@ -135,14 +184,11 @@ fn style() -> ProgressStyle {
         .with_key("all", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
             let _ = out.write_str(&show_bytes(state.len().unwrap_or(0)));
         })
-        .with_key("rate", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is shown")]
-            let rate = state.per_sec() as u64;
-            let known = state.elapsed() >= RATE_TIME_MIN;
-            let _ = out.write_str(&if known { show_bytes_per_second(rate) } else { "-".to_owned() });
+        .with_key("rate", move |_: &ProgressState, out: &mut dyn std::fmt::Write| {
+            let _ = out.write_str(&show_recent(&rate.lock(), of_network));
         })
         .with_key("left", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-            let known = state.elapsed() >= RATE_TIME_MIN;
+            let known = state.elapsed() >= LEFT_TIME_MIN;
             let left = if known { show_duration(state.eta()) } else { "-".to_owned() };
             let _ = write!(out, "{left} left");
         })
@@ -151,6 +197,38 @@ fn style() -> ProgressStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_due_each_ten_seconds() {
+        let begin = clock::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let bar = || ProgressBar::with_draw_target(Some(100 << 20), ProgressDrawTarget::hidden());
+        let mut running = Running::begin(Stage::Capture, bar(), None, begin);
+        let due: Vec<_> = (1..=40)
+            .filter(|&second| {
+                running.advance(2 << 20, at(second));
+                running.is_due(LINE_INTERVAL, at(second))
+            })
+            .collect();
+        assert_eq!(due, [10, 20, 30, 40]);
+        let line = running.line();
+        assert!(line.starts_with("capture: 80 %, 80.0 MiB of 100 MiB, 2.1 MB/s, "), "{line}");
+    }
+
+    #[test]
+    fn the_rate_of_a_fetch_is_that_of_the_network() {
+        let begin = clock::now();
+        let arrived = Arc::<Arrived>::default();
+        let bar = ProgressBar::with_draw_target(Some(100 << 20), ProgressDrawTarget::hidden());
+        let running = Running::begin(Stage::Install, bar, Some(Arc::clone(&arrived)), begin);
+        assert!(running.line().contains(", - received, "), "{}", running.line());
+        for second in 1..=10 {
+            arrived.add_unicast(1_000_000);
+            running.advance(10 << 20, begin + Duration::from_secs(second));
+        }
+        let line = running.line();
+        assert!(line.starts_with("install: 100 %, 100 MiB of 100 MiB, 1.0 MB/s received, "), "{line}");
+    }
 
     #[test]
     fn what_took_no_time_has_no_rate() {

@@ -61,7 +61,7 @@ fn summary(session: &SessionStatistics) -> SessionStatus {
         group: session.group,
         running: session.running,
         receivers: session.receivers.iter().filter(|receiver| !receiver.left).count() as u64,
-        rate_bits_per_second: statistics::rate(session).filter(|_| session.running),
+        rate_bits_per_second: session.recent_bits_per_second.filter(|_| session.running),
         image_bytes: session.image_bytes,
         payload_bytes: session.payload_bytes,
         loss: statistics::loss(&session.receivers),

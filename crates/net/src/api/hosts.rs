@@ -14,9 +14,9 @@ pub enum HostStage {
     Comparing,
     /// It receives chunks and writes them.
     Receiving,
-    /// Everything is written. If the install is verified, it is read back now.
+    /// Everything is written. Before the end of a fetch that verifies, it is read back now.
     Written,
-    /// Everything was read back and is correct.
+    /// Everything was read back and is correct; or, where nothing is written, every object was correct.
     Verified,
     /// It ended with an error.
     Failed,
@@ -59,12 +59,16 @@ pub struct HostReport {
     pub done_bytes: u64,
     /// See `done_bytes`; 0 if not known yet.
     pub total_bytes: u64,
-    /// Bytes of objects that came by multicast; only in the last report.
+    /// Bytes that came by multicast so far: payload of blocks, in the last report bytes of objects. Older clients
+    /// tell it only there.
     #[serde(default)]
     pub multicast_bytes: u64,
-    /// Bytes of objects that came by unicast; only in the last report.
+    /// Bytes of objects that came by unicast so far. Older clients tell it only in the last report.
     #[serde(default)]
     pub unicast_bytes: u64,
+    /// Milliseconds since the fetch began; 0 from older clients.
+    #[serde(default)]
+    pub elapsed_ms: u64,
 }
 
 /// The answer to a [`HostReport`].
@@ -85,6 +89,9 @@ pub struct HostStatus {
     pub reference: String,
     /// How far it is.
     pub stage: HostStage,
+    /// The fetch is over: it reported its end, or it is gone. `false` from older servers.
+    #[serde(default)]
+    pub ended: bool,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -92,19 +99,19 @@ pub struct HostStatus {
     pub done_bytes: u64,
     /// Bytes that this stage has to do; 0 if not known yet.
     pub total_bytes: u64,
-    /// Bytes of the target per second over the last seconds, if it is at work.
+    /// Bytes per second that it received from the network over the last seconds, while it receives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bytes_per_second: Option<u64>,
-    /// Seconds that the rest of this stage takes at this rate.
+    /// Seconds that the rest of this stage takes at the pace of the last seconds, in bytes of the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_seconds: Option<u64>,
-    /// Seconds since its first report; if it ended, until its end.
+    /// Seconds since its fetch began; if it ended, until its end.
     pub runtime_seconds: u64,
     /// Seconds since its last report.
     pub quiet_seconds: u64,
-    /// Bytes of objects that came by multicast, once it has ended.
+    /// Bytes that came by multicast so far.
     pub multicast_bytes: u64,
-    /// Bytes of objects that came by unicast, once it has ended.
+    /// Bytes that came by unicast so far.
     pub unicast_bytes: u64,
 }
 
@@ -128,7 +135,8 @@ pub struct SessionStatus {
     pub running: bool,
     /// Receivers that have not left.
     pub receivers: u64,
-    /// The rate at which it sends, in bits per second on the wire; `None` if it has ended or sent too little to tell.
+    /// Bits per second that it sent on the wire over the last seconds; `None` if it has ended, is idle, or began just
+    /// now.
     pub rate_bits_per_second: Option<u64>,
     /// Bytes of the image.
     pub image_bytes: u64,

@@ -50,8 +50,14 @@ pub struct SessionStatistics {
     pub symbols_sent: u64,
     /// Symbols that were sent before any receiver requested them (proactive symbols).
     pub symbols_ahead: u64,
-    /// The rate at which it sends if it has something to send, in bits per second on the wire.
+    /// Bits per second on the wire while it was sending; 0 if that was too short to tell.
     pub rate_bits_per_second: u64,
+    /// Milliseconds during which it was sending.
+    #[serde(default)]
+    pub sending_ms: u64,
+    /// Bits per second on the wire over the last seconds; absent if it is idle, has ended, or began just now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recent_bits_per_second: Option<u64>,
     /// Bytes of objects that its receivers got by unicast.
     pub unicast_bytes: u64,
     /// Payload bytes of all blocks sent.

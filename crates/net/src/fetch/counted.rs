@@ -1,4 +1,4 @@
-//! The server as a source of objects.
+//! The server as a source of objects, and what of them has arrived.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,27 +9,91 @@ use image::{ObjectRef, ObjectSource};
 
 use crate::client::Client;
 
+/// Bytes that have arrived, to be shown while a fetch runs.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    multicast: AtomicU64,
+    unicast: AtomicU64,
+}
+
+impl Arrived {
+    /// Payload of blocks that came by multicast, each counted once. Blocks of incomplete objects are included.
+    #[must_use]
+    pub fn multicast_bytes(&self) -> u64 {
+        self.multicast.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of objects that came by unicast.
+    #[must_use]
+    pub fn unicast_bytes(&self) -> u64 {
+        self.unicast.load(Ordering::Relaxed)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn all_bytes(&self) -> u64 {
+        self.multicast_bytes().saturating_add(self.unicast_bytes())
+    }
+
+    /// Counts `bytes` that came by unicast.
+    pub fn add_unicast(&self, bytes: u64) {
+        self.unicast.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_multicast(&self, bytes: u64) {
+        self.multicast.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A source whose objects come from a server by unicast, for an install without a fetch.
+pub struct Counting<'a> {
+    source: &'a dyn ObjectSource,
+    arrived: &'a Arrived,
+}
+
+impl<'a> Counting<'a> {
+    /// `source`, whose bytes are counted in `arrived`.
+    #[must_use]
+    pub fn new(source: &'a dyn ObjectSource, arrived: &'a Arrived) -> Self {
+        Self { source, arrived }
+    }
+}
+
+impl ObjectSource for Counting<'_> {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
+        let bytes = self.source.fetch(object)?;
+        self.arrived.add_unicast(bytes.len() as u64);
+        Ok(bytes)
+    }
+}
+
 /// The server as a source of objects; counts the bytes that it delivers.
 pub(super) struct Counted {
     client: Arc<Client>,
     bytes: AtomicU64,
+    arrived: Arc<Arrived>,
 }
 
 impl Counted {
-    pub(super) fn new(client: &Arc<Client>) -> Self {
-        Self { client: Arc::clone(client), bytes: AtomicU64::new(0) }
+    pub(super) fn new(client: &Arc<Client>, arrived: &Arc<Arrived>) -> Self {
+        Self { client: Arc::clone(client), bytes: AtomicU64::new(0), arrived: Arc::clone(arrived) }
     }
 
     /// Bytes that were delivered so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
+
+    fn add(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.arrived.add_unicast(bytes);
+    }
 }
 
 impl ObjectSource for Counted {
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
         let bytes = self.client.fetch(object)?;
-        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.add(bytes.len() as u64);
         Ok(bytes)
     }
 
@@ -38,7 +102,7 @@ impl ObjectSource for Counted {
             return self.fetch(object);
         }
         let mended = self.client.mended(object, damaged).and_then(|(bytes, sent)| {
-            self.bytes.fetch_add(sent, Ordering::Relaxed);
+            self.add(sent);
             object.verify(&bytes)?;
             Ok(bytes)
         });

@@ -15,10 +15,11 @@ use image::{
 };
 use parking_lot::Mutex;
 
+use super::counted::Arrived;
 use super::unicast_fallback::UnicastFallback;
 use crate::api::SessionGrant;
 use crate::clock::{Clock, Stop};
-use crate::multicast::receiver::{Accept, Consumer, Wish};
+use crate::multicast::receiver::{Accept, Consumer, SessionView, Wish};
 use crate::waker::Waker;
 
 /// Begins the install once the tree is known. It may take a long time: it runs in its own thread.
@@ -50,6 +51,10 @@ pub(super) struct Intake {
     /// Wakes the session's thread when there is something to do.
     waker: Arc<Waker>,
     broken: bool,
+    /// Counts the blocks of sessions; those of the present one that are counted, and how long each is.
+    arrived: Arc<Arrived>,
+    blocks: u64,
+    block_bytes: u16,
 }
 
 /// The state of the fetch.
@@ -71,6 +76,7 @@ impl Intake {
         begin: Begin,
         source: Arc<dyn ObjectSource>,
         cipher: Cipher,
+        arrived: &Arc<Arrived>,
     ) -> Result<Self> {
         let manifest = &sealed.manifest;
         let name = format!("{}@{}", manifest.image, manifest.number);
@@ -96,6 +102,9 @@ impl Intake {
             fallback,
             waker,
             broken: false,
+            arrived: Arc::clone(arrived),
+            blocks: 0,
+            block_bytes: 0,
         };
         intake.leave_tree_if_whole();
         Ok(intake)
@@ -120,6 +129,7 @@ impl Intake {
     /// version.
     pub(super) fn begin_session(&mut self, grant: &SessionGrant) -> std::result::Result<(), String> {
         (self.heads, self.nodes_wanted, self.chunks_wanted) = (grant.heads, 0, false);
+        (self.blocks, self.block_bytes) = (0, grant.block_bytes);
         let Stage::Chunks(catalogue, _) = &self.stage else { return Ok(()) };
         let ours = (catalogue.objects().len() as u64, catalogue.heads());
         let theirs = (grant.stored_objects, grant.heads);
@@ -316,6 +326,12 @@ impl Consumer for Intake {
 
     fn waker(&self) -> Option<&Waker> {
         Some(&self.waker)
+    }
+
+    fn observe(&mut self, view: SessionView) {
+        let fresh = view.blocks.saturating_sub(self.blocks);
+        self.arrived.add_multicast(fresh * u64::from(self.block_bytes));
+        self.blocks = view.blocks;
     }
 
     fn get_otherwise(&mut self, object: u64) {

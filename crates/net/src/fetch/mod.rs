@@ -28,6 +28,7 @@ use crate::interface::{self, Interface};
 use crate::multicast::SCATTERED_BYTES_MAX;
 use crate::multicast::receiver::{End, Reach, ReceiveOptions, Received, receive};
 use counted::Counted;
+pub use counted::{Arrived, Counting};
 pub use intake::Begin;
 use intake::Intake;
 pub use reporter::HostReporter;
@@ -76,6 +77,8 @@ pub struct FetchOptions {
     /// How long unicast continues before multicast is tried again after a failure. Doubled each time, and longer if
     /// no packet ever arrived.
     pub retry_after: Duration,
+    /// Counts what arrives.
+    pub arrived: Arc<Arrived>,
     /// Ends the fetch. Usually the same [`Stop`] as the client's.
     pub stop: Stop,
     /// Called with a text for every change of plan.
@@ -95,6 +98,7 @@ impl FetchOptions {
             silent_after: Duration::from_secs(3),
             stalled_after: Duration::from_secs(10),
             retry_after: Duration::from_secs(5),
+            arrived: Arc::default(),
             stop: Stop::new(),
             tell: Arc::new(|_| {}),
         }
@@ -158,7 +162,7 @@ pub fn fetch(
     options: &FetchOptions,
 ) -> Result<FetchReport> {
     let clock = Clock::start();
-    let source = Arc::new(Counted::new(client));
+    let source = Arc::new(Counted::new(client, &options.arrived));
     let mut fetch = Fetch {
         reference: format!("{}@{}", sealed.manifest.image, sealed.manifest.number),
         client,
@@ -169,6 +173,7 @@ pub fn fetch(
             begin,
             Arc::clone(&source) as Arc<dyn ObjectSource>,
             client.cipher().clone(),
+            &options.arrived,
         )?,
         multicast_bytes: 0,
         spoilt: 0,

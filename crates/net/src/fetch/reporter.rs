@@ -6,13 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, chain};
-use image::{Progress, Stage};
+use image::{InstallReport, Progress, Stage};
 use parking_lot::{Condvar, Mutex};
 
-use super::FetchReport;
+use super::{Arrived, FetchReport};
 use crate::api::{HostReport, HostStage};
 use crate::client::{Client, ClientOptions};
-use crate::clock::{self, Stop};
+use crate::clock::{self, Clock, Stop};
 
 /// Time until the first report. At the start a report would need a connection of its own, while the fetch uses the
 /// first one, and many machines start at the same moment.
@@ -30,12 +30,16 @@ pub struct HostReporter {
 }
 
 struct Shared {
+    clock: Clock,
+    arrived: Arc<Arrived>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
     report: HostReport,
+    /// Nothing is written: what arrives is only verified.
+    only_verifies: bool,
     /// The thread ends: the last report was sent, or nobody wants reports.
     done: bool,
 }
@@ -54,9 +58,11 @@ impl HostReporter {
             total_bytes: 0,
             multicast_bytes: 0,
             unicast_bytes: 0,
+            elapsed_ms: 0,
         };
-        let state = Mutex::new(State { report, done: false });
-        let shared = Arc::new(Shared { state, changed: Condvar::new() });
+        let state = Mutex::new(State { report, only_verifies: false, done: false });
+        let (clock, arrived) = (Clock::start(), Arc::default());
+        let shared = Arc::new(Shared { clock, arrived, state, changed: Condvar::new() });
         // A stop of the fetch does not stop the report of its end.
         let options = ClientOptions {
             request_timeout: REPORT_TIME_MAX,
@@ -71,6 +77,19 @@ impl HostReporter {
         Self { shared }
     }
 
+    /// The same for a fetch that writes nothing: it ends as verified, since each object was.
+    #[must_use]
+    pub fn only_verifying(self) -> Self {
+        self.shared.state.lock().only_verifies = true;
+        self
+    }
+
+    /// Counts what arrives; the reports tell it.
+    #[must_use]
+    pub fn arrived(&self) -> &Arc<Arrived> {
+        &self.shared.arrived
+    }
+
     /// Passes the progress of an install on to `next`, and keeps it for the reports.
     #[must_use]
     pub fn watch(&self, next: Arc<dyn Progress>) -> Arc<dyn Progress> {
@@ -79,13 +98,27 @@ impl HostReporter {
 
     /// Reports how the fetch ended. Waits a moment until the server knows.
     pub fn end(self, done: Result<&FetchReport, &Error>) {
+        let ways = done.map(|done| (done.multicast_bytes, done.unicast_bytes));
+        let arrived = (self.shared.arrived.multicast_bytes(), self.shared.arrived.unicast_bytes());
+        self.end_with(done.map(|done| &done.install), ways.unwrap_or(arrived));
+    }
+
+    /// Reports how an install ended whose objects came by unicast. Waits a moment until the server knows.
+    pub fn end_install(self, done: Result<&InstallReport, &Error>) {
+        let arrived = (0, self.shared.arrived.unicast_bytes());
+        self.end_with(done, arrived);
+    }
+
+    fn end_with(self, done: Result<&InstallReport, &Error>, (multicast, unicast): (u64, u64)) {
         match done {
-            Ok(done) => self.last(|report| {
-                let verified = done.install.verified_bytes > 0;
-                report.stage = if verified { HostStage::Verified } else { HostStage::Written };
-                report.done_bytes = report.total_bytes;
-                (report.multicast_bytes, report.unicast_bytes) = (done.multicast_bytes, done.unicast_bytes);
-            }),
+            Ok(done) => {
+                let verified = done.verified_bytes > 0 || self.shared.state.lock().only_verifies;
+                self.last(|report| {
+                    report.stage = if verified { HostStage::Verified } else { HostStage::Written };
+                    report.done_bytes = report.total_bytes;
+                    (report.multicast_bytes, report.unicast_bytes) = (multicast, unicast);
+                });
+            }
             Err(error) if error.kind() == ErrorKind::Stopped => self.refused("interrupted"),
             Err(error) => self.refused(&chain(error)),
         }
@@ -98,6 +131,7 @@ impl HostReporter {
 
     fn last(self, fill: impl FnOnce(&mut HostReport)) {
         let mut state = self.shared.state.lock();
+        self.shared.measure(&mut state.report);
         state.report.ended = true;
         fill(&mut state.report);
         self.shared.changed.notify_all();
@@ -113,6 +147,13 @@ impl Drop for HostReporter {
 }
 
 impl Shared {
+    /// How long the fetch has run, and what has arrived.
+    fn measure(&self, report: &mut HostReport) {
+        report.elapsed_ms = u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
+        report.multicast_bytes = self.arrived.multicast_bytes();
+        report.unicast_bytes = self.arrived.unicast_bytes();
+    }
+
     /// Sends reports until the last one, or until the server is found to be too old for them.
     fn send_all(&self, client: &Client) {
         let mut chance = clock::jitter();
@@ -120,9 +161,12 @@ impl Shared {
         let waits = |state: &mut State| !state.report.ended && !state.done;
         self.changed.wait_while_for(&mut self.state.lock(), waits, FIRST);
         loop {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             if state.done {
                 return;
+            }
+            if !state.report.ended {
+                self.measure(&mut state.report);
             }
             let report = state.report.clone();
             drop(state);

@@ -282,10 +282,16 @@ fn fetch_from(server: &TestServer, options: &FetchOptions) -> (Arc<MemoryDisk>, 
 fn multicast_brings_everything_where_it_works() {
     let version = Version::new(1);
     let server = TestServer::start(&version, 47_901, Faults::default());
-    let (disk, report) = fetch_from(&server, &options());
+    let options = options();
+    let (disk, report) = fetch_from(&server, &options);
     let report = report.unwrap();
     assert_installed(&disk, &version);
     assert_eq!((report.unicast_bytes, report.sessions, &report.unicast_reason), (0, 1, &None), "{report:?}");
+    // The last block of each object may be shorter.
+    let arrived = options.arrived.multicast_bytes();
+    let (least, most) = (report.multicast_bytes, report.multicast_bytes / 20 * 21);
+    assert!(arrived >= least && arrived <= most, "{arrived} were counted of {least}");
+    assert_eq!(options.arrived.unicast_bytes(), 0);
     assert!(report.multicast_bytes >= 40 << 20 && report.install.verified_bytes > 0, "{report:?}");
     assert_eq!(server.requests("objects"), 0);
 }
@@ -300,8 +306,11 @@ fn where_multicast_does_not_work_unicast_does_and_says_why() {
     ];
     for (index, (faults, transport, reason)) in (0..).zip(cases) {
         let server = TestServer::start(&version, 47_902 + index, faults);
-        let (disk, report) = fetch_from(&server, &FetchOptions { transport, ..options() });
+        let options = FetchOptions { transport, ..options() };
+        let (disk, report) = fetch_from(&server, &options);
         let report = report.unwrap();
+        let arrived = (options.arrived.multicast_bytes(), options.arrived.unicast_bytes());
+        assert_eq!(arrived, (0, report.unicast_bytes));
         assert_installed(&disk, &version);
         assert_eq!(report.multicast_bytes, 0);
         assert!(report.unicast_reason.as_deref().unwrap().contains(reason), "{report:?}");

@@ -15,6 +15,7 @@ use proto::multicast::{OwnShare, Server, ServerEvent, Transmit};
 use super::budget::{CLAIM_INTERVAL, Share};
 use super::outgoing::{Outgoing, Protection};
 use super::readahead::ReadAhead;
+use super::sent_rate::SentRate;
 use crate::api::{ReceiverStatistics, SessionStatistics};
 use crate::clock::Clock;
 use crate::udp::{self, Arrivals, GroupSender, Sent};
@@ -71,6 +72,7 @@ pub(super) struct Driver {
     arrivals: Arrivals,
     gone: BTreeMap<u32, ReceiverStatistics>,
     packet_bytes_sent: u64,
+    sent_rate: SentRate,
     /// Since when the session has no receivers, and how many were admitted by then.
     deserted: Option<(Instant, usize)>,
     /// The rate for which the send buffer was last sized, and the queue of this machine's own link.
@@ -109,6 +111,7 @@ impl Driver {
             arrivals: Arrivals::default(),
             gone: BTreeMap::new(),
             packet_bytes_sent: 0,
+            sent_rate: SentRate::default(),
             ending: None,
             trouble: None,
         }
@@ -170,7 +173,9 @@ impl Driver {
             return;
         }
         let ceiling = self.share.claim(self.rate_of(sent_bytes, passed));
-        let of_link = self.share.of_own_link(self.with_headers(sent_bytes));
+        let wire_bytes = self.with_headers(sent_bytes);
+        self.sent_rate.count(now, passed, wire_bytes, self.is_little(sent_bytes));
+        let of_link = self.share.of_own_link(wire_bytes);
         self.own = of_link.share;
         self.machine.set_own_share(self.own);
         self.machine.leave_room(of_link.due_bytes);
@@ -360,7 +365,9 @@ impl Driver {
             resent_lost: of.resent.lost,
             symbols_sent: of.symbols_sent,
             symbols_ahead: of.symbols_ahead,
-            rate_bits_per_second: self.machine.rate(),
+            rate_bits_per_second: self.sent_rate.while_sending(),
+            sending_ms: milliseconds(self.sent_rate.sending_time()),
+            recent_bits_per_second: self.sent_rate.recent(self.clock.now()).filter(|_| self.ending.is_none()),
             payload_bytes: of.bytes_sent,
             packet_bytes: self.packet_bytes_sent,
             control_packets: of.control_sent,

@@ -16,6 +16,7 @@ mod outgoing;
 mod own_link;
 mod readahead;
 pub mod receiver;
+mod sent_rate;
 pub mod server;
 mod session;
 mod shares;

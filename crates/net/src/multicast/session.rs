@@ -154,6 +154,8 @@ impl Shared {
             symbols_sent: 0,
             symbols_ahead: 0,
             rate_bits_per_second: 0,
+            sending_ms: 0,
+            recent_bits_per_second: None,
             unicast_bytes: 0,
             payload_bytes: 0,
             packet_bytes: 0,
