@@ -41,11 +41,17 @@ fn config() -> ServerConfig {
 }
 
 /// Blocks that the server sends until each object went out once, while receivers 1 to `liars` ask again for what went
-/// out already: heads, urgent objects, blocks and symbols. Receiver `n` runs on the machine that `machine` gives.
-fn blocks_until_all_went_out(liars: u32, machine: impl Fn(u32) -> MachineId) -> u64 {
+/// out already: heads, urgent objects, blocks and symbols. Receiver `n` runs on the machine that `machine` gives. If
+/// `is_back`, the liars left once before.
+fn blocks_until_all_went_out(liars: u32, is_back: bool, machine: impl Fn(u32) -> MachineId) -> u64 {
     let mut now = Instant::ZERO;
     let mut server = Server::new(now, config());
     (0..=liars).for_each(|receiver| server.admit(now, ReceiverId(receiver), machine(receiver)));
+    for receiver in (1..=liars).map(ReceiverId).filter(|_| is_back) {
+        let counters = ReceiverCounters::default();
+        let last = Report { receiver, timestamp_us: 0, seen: 0, counters };
+        server.handle_input(now, &Upstream::Leave(last));
+    }
     let everything = Lacking { whole: vec![whole(0, COUNT, false)], ..Lacking::default() };
     report(&mut server, now, 0, everything);
     let mut sent = 0;
@@ -97,11 +103,13 @@ fn a_machine_gets_a_share_of_the_stream_for_its_repairs_however_much_it_asks_for
         let credit = machines * (2048 + 2 * u64::from(BLOCKS) + u64::from(BLOCKS));
         (image + credit) * 8 / (8 - machines)
     };
-    assert_eq!(blocks_until_all_went_out(0, MachineId), image);
-    let one = blocks_until_all_went_out(1, MachineId);
+    assert_eq!(blocks_until_all_went_out(0, false, MachineId), image);
+    let one = blocks_until_all_went_out(1, false, MachineId);
     assert!(one > image && one <= share(1), "{one} of {image}");
-    let many = blocks_until_all_went_out(5, |receiver| MachineId(receiver.min(1)));
-    assert!(many <= share(1), "five receivers of one machine: {many} of {image}");
+    for is_back in [false, true] {
+        let many = blocks_until_all_went_out(5, is_back, |receiver| MachineId(receiver.min(1)));
+        assert!(many <= share(1), "five receivers of one machine, back {is_back}: {many} of {image}");
+    }
 }
 
 /// Seconds until two receivers have everything over a link without loss, while a third one, which joined first, asks

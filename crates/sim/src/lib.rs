@@ -15,6 +15,7 @@
     reason = "simulated images and times are small; it runs on 64 bits"
 )]
 
+mod beside;
 mod checkers;
 pub mod cloud;
 mod holding;

@@ -126,14 +126,23 @@ pub struct Scenario {
     pub events: Vec<Event>,
     /// Percentage of blocks that may be sent although no receiver lacks them, if that cannot be avoided.
     pub waste_percent: u64,
+    /// Hosts that ail may make a healthy host take half as long again, and this much longer.
+    pub slower_by: Duration,
     /// All receivers must be done by then.
     pub deadline: Instant,
 }
 
 impl Scenario {
-    /// A scenario with different start times and at least five faults.
+    /// A scenario with different start times and at least five faults. Every other one has hosts that ail besides.
     #[must_use]
     pub fn mixed(seed: u64) -> Self {
+        let mut scenario = Self::sound(seed);
+        scenario.ail(&mut Chance::from_seed(seed ^ 0x6d69_7865_6400));
+        scenario
+    }
+
+    /// [`Self::mixed`] without hosts that ail.
+    fn sound(seed: u64) -> Self {
         let mut chance = Chance::from_seed(seed);
         let mut scenario = Self::calm_from(seed, &mut chance);
         let lasts = scenario.transfer_time();
@@ -161,7 +170,7 @@ impl Scenario {
     /// transfer, ports with a tenth of the server's rate, and objects as long as real sessions have.
     #[must_use]
     pub fn harsh(seed: u64) -> Self {
-        let mut scenario = Self::mixed(seed);
+        let mut scenario = Self::sound(seed);
         let mut chance = Chance::from_seed(seed ^ 0x6861_7273_6800);
         if chance.hits(300_000) {
             scenario.lengthen(&mut chance);
@@ -186,6 +195,7 @@ impl Scenario {
         // have half of them.
         scenario.waste_percent = 5;
         scenario.deadline = Instant::ZERO + lasts * 80 + Duration::from_secs(60);
+        scenario.ail(&mut Chance::from_seed(seed ^ 0x6861_7273_6801));
         scenario
     }
 
@@ -209,17 +219,36 @@ impl Scenario {
                 Instant::ZERO + Duration::from_secs(late) + part(&mut chance, Duration::from_millis(50));
         }
         let sound = scenario.hosts[0].clone();
+        scenario.add_ailing(&mut chance, &sound, Duration::from_secs(late + 1));
+        scenario.waste_percent = 10;
+        scenario
+    }
+
+    /// Gives half of the scenarios hosts that ail from the start. In the others the checkers see more: what is sent for
+    /// a host that is dead or deaf is never useless.
+    fn ail(&mut self, chance: &mut Chance) {
+        // These images take 10 to 500 ms, so that 150 ms, for which those that are silent count, are much.
+        self.slower_by = Duration::from_millis(300);
+        if chance.hits(500_000) {
+            let link = Link::new(Duration::from_millis(1), self.bits_per_second * 2, 256 << 10);
+            let disk_bytes_per_second = self.bits_per_second / 2;
+            let sound = Host { link, disk_bytes_per_second, ..self.hosts[0].clone() };
+            let lasts = self.transfer_time();
+            self.add_ailing(chance, &sound, lasts);
+        }
+    }
+
+    /// Adds one to three hosts that are like `sound`, but deaf, silent or dead, and start within `over`.
+    fn add_ailing(&mut self, chance: &mut Chance, sound: &Host, over: Duration) {
         for _ in 0..1 + chance.below(3) {
             let ailment = Some(match chance.below(3) {
                 0 => Ailment::Deaf,
                 1 => Ailment::Silent { admissions: 1 + chance.below(1000) as u32 },
-                _ => Ailment::Dead { after: part(&mut chance, Duration::from_secs(2)) },
+                _ => Ailment::Dead { after: part(chance, Duration::from_secs(2)) },
             });
-            let starts = Instant::ZERO + part(&mut chance, Duration::from_secs(late + 1));
-            scenario.hosts.push(Host { starts, ailment, ..sound.clone() });
+            let starts = Instant::ZERO + part(chance, over);
+            self.hosts.push(Host { starts, ailment, ..sound.clone() });
         }
-        scenario.waste_percent = 10;
-        scenario
     }
 
     /// The same without the hosts that have an ailment.
@@ -262,6 +291,7 @@ impl Scenario {
             hosts: vec![host; hosts],
             events: Vec::new(),
             waste_percent: 0,
+            slower_by: Duration::ZERO,
             deadline: Instant::ZERO + Duration::from_secs(60),
         }
     }
@@ -322,6 +352,7 @@ impl Scenario {
             events: Vec::new(),
             object_bytes,
             waste_percent: 0,
+            slower_by: Duration::ZERO,
             deadline: Instant::ZERO + Duration::from_secs(60),
         }
     }

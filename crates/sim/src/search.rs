@@ -26,6 +26,8 @@ pub enum Trial {
     Mixed(u64),
     /// [`Scenario::harsh`] with this seed.
     Harsh(u64),
+    /// [`Scenario::ailing`] with this seed.
+    Ailing(u64),
     /// A room and its name.
     Room(&'static str, Box<Room>),
     /// [`mirror::MirrorScenario::mixed`] with this seed.
@@ -52,7 +54,8 @@ impl Family {
         match self {
             Self::Multicast => {
                 let seeds = |from, to| (from..to).flat_map(|seed| [Trial::Mixed(seed), Trial::Harsh(seed)]);
-                seeds(0, 10).chain(rooms()).chain(seeds(10, 200)).collect()
+                let ailing = (0..40).map(Trial::Ailing);
+                seeds(0, 10).chain(rooms()).chain(seeds(10, 200)).chain(ailing).collect()
             }
             Self::Mirror => (0..3000).map(Trial::Mirror).collect(),
             Self::Prune => (0..6000).map(Trial::Prune).collect(),
@@ -74,6 +77,7 @@ impl Trial {
         match self {
             Self::Mixed(seed) => run(&Scenario::mixed(*seed)).violations,
             Self::Harsh(seed) => run(&Scenario::harsh(*seed)).violations,
+            Self::Ailing(seed) => run(&Scenario::ailing(*seed)).violations,
             Self::Room(_, room) => room.run().violations,
             Self::Mirror(seed) => mirror::run(&mirror::MirrorScenario::mixed(*seed)).violations,
             Self::Prune(seed) => run_prunes(*seed).violations,
@@ -86,6 +90,7 @@ impl fmt::Display for Trial {
         match self {
             Self::Mixed(seed) => write!(f, "mixed seed {seed}"),
             Self::Harsh(seed) => write!(f, "harsh seed {seed}"),
+            Self::Ailing(seed) => write!(f, "ailing seed {seed}"),
             Self::Room(name, _) => f.write_str(name),
             Self::Mirror(seed) => write!(f, "mirror seed {seed}"),
             Self::Prune(seed) => write!(f, "prune seed {seed}"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::{Chance, Duration, Instant};
 use proto::multicast::{BlockHeader, Disposition, SessionStatistics, Shape, Transmit, seal};
 
+use crate::beside;
 use crate::checkers::{Checkers, Violation};
 use crate::network::{Arrival, Link};
 use crate::queue::{Event, Queue};
@@ -43,10 +44,13 @@ pub struct Outcome {
     pub steps: u64,
 }
 
-/// Runs a scenario to its end.
+/// Runs a scenario to its end. If hosts in it ail, it also runs without them, to see whether they slow the others.
 #[must_use]
 pub fn run(scenario: &Scenario) -> Outcome {
-    World::new(scenario).run()
+    let mut outcome = World::new(scenario).run();
+    let slowed = beside::slowed(scenario, &outcome.done_at, |other| World::new(other).run().done_at);
+    outcome.violations.extend(slowed);
+    outcome
 }
 
 struct World<'a> {
@@ -321,6 +325,10 @@ impl<'a> World<'a> {
     /// A host requests a grant, and joins if it is for a new session.
     fn regrant(&mut self, now: Instant, host: usize) {
         if let Some(Ailment::Silent { admissions }) = self.scenario.hosts[host].ailment {
+            if self.server.machine.is_none() {
+                let life = self.hosts[host].life;
+                return self.queue.push(now + CONTROL_RETRY, Event::Regrant { host, life });
+            }
             for _ in 0..admissions {
                 self.server.admit(now, self.hosts[host].next_receiver());
             }

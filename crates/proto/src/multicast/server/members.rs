@@ -4,7 +4,7 @@
 //! A host may be admitted and never send a report, or send reports and never hear a packet. Such hosts count only for
 //! [`NEWCOMER`] after they joined, so that the others do not wait for them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use base::limits::SESSION_RECEIVERS_MAX;
 use base::{Duration, Instant};
@@ -54,6 +54,9 @@ pub(super) struct Members {
     /// How many members are silent.
     silent: u32,
     machines: Machines,
+    /// The machine of everyone who was ever admitted, `SESSION_RECEIVERS_MAX` at most. Who leaves and comes back would
+    /// otherwise be a machine of its own, with a vote and a credit of its own.
+    homes: HashMap<ReceiverId, MachineId>,
     total: u64,
     /// Total time during which the session had at least two receivers, up to `changed`.
     concurrent: Duration,
@@ -72,6 +75,7 @@ impl Members {
             newcomers: VecDeque::new(),
             silent: 0,
             machines: Machines::new(heads_blocks),
+            homes: HashMap::new(),
             total: 0,
             concurrent: Duration::ZERO,
             changed: zero,
@@ -159,7 +163,8 @@ impl Members {
     }
 
     /// Adds a receiver of `machine` that was admitted but has sent nothing yet; true if it is new.
-    /// Its first packet has this sequence, or a later one.
+    /// Its first packet has this sequence, or a later one. If `SESSION_RECEIVERS_MAX` receivers were admitted before
+    /// it, it is served but not counted.
     pub(super) fn admit(
         &mut self,
         now: Instant,
@@ -167,19 +172,22 @@ impl Members {
         machine: MachineId,
         sequence: u64,
     ) -> bool {
+        if self.homes.len() == SESSION_RECEIVERS_MAX && !self.homes.contains_key(&receiver) {
+            return false;
+        }
         self.machines.joins(machine, sequence);
+        let machine = *self.homes.entry(receiver).or_insert(machine);
         let known = self.list.contains_key(&receiver);
         self.enter(now, receiver, machine);
-        !known && self.list.contains_key(&receiver)
+        !known
     }
 
-    /// Notes a report; true if its sender is new. If there are `SESSION_RECEIVERS_MAX` receivers, a further one is
-    /// served but not counted.
+    /// Notes a report; true if its sender is new, or had left. The report of a receiver that does not count changes
+    /// nothing here.
     pub(super) fn hear(&mut self, now: Instant, report: &Report) -> bool {
+        let Some(&machine) = self.homes.get(&report.receiver) else { return false };
         let known = self.list.contains_key(&report.receiver);
-        // All receivers were admitted, so this one had left. It is not known any more where it runs.
-        let alone = MachineId(report.receiver.0 | 1 << 31);
-        let Some(member) = self.enter(now, report.receiver, alone) else { return false };
+        let member = self.enter(now, report.receiver, machine);
         let (silent, deaf) = (member.is_silent(), member.is_deaf());
         (member.heard, member.counters) = (now, report.counters);
         member.reports += 1;
@@ -198,11 +206,8 @@ impl Members {
         }
     }
 
-    fn enter(&mut self, now: Instant, receiver: ReceiverId, machine: MachineId) -> Option<&mut Member> {
+    fn enter(&mut self, now: Instant, receiver: ReceiverId, machine: MachineId) -> &mut Member {
         if !self.list.contains_key(&receiver) {
-            if self.list.len() == SESSION_RECEIVERS_MAX {
-                return None;
-            }
             self.tick(now);
             self.total += 1;
             self.newcomers.push_back((now, receiver));
@@ -213,7 +218,7 @@ impl Members {
             self.machines.hears(machine);
         }
         let concurrent_before = self.concurrent;
-        Some(self.list.entry(receiver).or_insert_with(|| Member {
+        self.list.entry(receiver).or_insert_with(|| Member {
             machine,
             joined: now,
             heard: now,
@@ -222,7 +227,7 @@ impl Members {
             counters: ReceiverCounters::default(),
             settled: false,
             overdrawn: 0,
-        }))
+        })
     }
 
     /// Removes the sender of a LEAVE.
@@ -286,6 +291,56 @@ impl Members {
             reports: member.reports,
             counters: member.counters,
             overdrawn: member.overdrawn,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: MachineId = MachineId(1);
+
+    fn report(receiver: u32) -> Report {
+        let counters = ReceiverCounters { blocks_arrived: 1, ..ReceiverCounters::default() };
+        Report { receiver: ReceiverId(receiver), timestamp_us: 0, seen: 0, counters }
+    }
+
+    #[test]
+    fn who_comes_back_is_the_same_machine() {
+        let mut members = Members::new(Duration::from_secs(1), 0);
+        let now = Instant(1_000_000);
+        for receiver in 0..3 {
+            assert!(members.admit(now, ReceiverId(receiver), ONE, 0));
+        }
+        members.admit(now, ReceiverId(3), MachineId(2), 0);
+        members.charge(ReceiverId(0), 1 << 20);
+        assert_eq!(members.vote(now, ReceiverId(0)), Vote::Counts);
+        // Two of them leave, and one is silent for too long.
+        (1..3).for_each(|receiver| assert!(members.leave(now, &report(receiver)).is_some()));
+        let later = now + Duration::from_secs(2);
+        assert!(!members.hear(later, &report(0)) && !members.hear(later, &report(3)));
+        let back = later + Duration::from_secs(2);
+        members.hear(back, &report(3));
+        assert!(members.expire(back).is_some_and(|gone| gone.receiver == ReceiverId(0)));
+        for receiver in 0..3 {
+            assert!(members.hear(back, &report(receiver)), "it is back");
+            assert!(!members.has_credit(ReceiverId(receiver), 0), "of {receiver}");
+        }
+        assert_eq!((members.count(), members.hearing(back)), (4, 2));
+        let votes = (0..3).map(|receiver| members.vote(back, ReceiverId(receiver)));
+        assert_eq!(votes.filter(|&vote| vote != Vote::No).count(), 1);
+    }
+
+    #[test]
+    fn who_was_never_admitted_does_not_count() {
+        let mut members = Members::new(Duration::from_secs(1), 0);
+        assert!(!members.hear(Instant(1), &report(7)));
+        assert_eq!((members.count(), members.total()), (0, 0));
+        let most = u32::try_from(SESSION_RECEIVERS_MAX).unwrap();
+        for receiver in 0..=most {
+            let counts = members.admit(Instant(1), ReceiverId(receiver), ONE, 0);
+            assert_eq!(counts, receiver < most, "{receiver}");
         }
     }
 }
