@@ -37,8 +37,9 @@ pub(super) enum Vote {
 struct Machine {
     /// Number of its receivers to which packets arrive, newcomers included.
     hearing: u32,
-    /// The receiver that votes, and when it last reported.
-    voter: Option<(ReceiverId, Instant)>,
+    /// The receiver that votes, and when a receiver of this machine last voted.
+    voter: Option<ReceiverId>,
+    voted_at: Option<Instant>,
     /// What its repairs may cost, in parts of a block: `BLOCKS_PER_REPAIR` of them are one block. It is negative after
     /// a large repair. It grew until `earned_at`, a sequence.
     credit: i64,
@@ -97,23 +98,23 @@ impl Machines {
         self.hearing -= u32::from(machine.hearing == 0);
     }
 
-    /// `receiver` of `machine` left, and votes no more.
+    /// `receiver` of `machine` left, and votes no more. When it last voted still counts: who leaves and comes back
+    /// again and again must not vote more often.
     pub(super) fn leaves(&mut self, machine: MachineId, receiver: ReceiverId) {
         let machine = self.entry(machine);
-        machine.voter.take_if(|(voter, _)| *voter == receiver);
+        machine.voter.take_if(|voter| *voter == receiver);
     }
 
     /// Whether a report of `receiver` of `machine` counts for the rate.
     pub(super) fn vote(&mut self, now: Instant, machine: MachineId, receiver: ReceiverId) -> Vote {
         let machine = self.entry(machine);
-        let vote = match machine.voter {
-            Some((voter, at)) if voter != receiver && now.since(at) < VOTER_SILENT => return Vote::No,
-            Some((voter, _)) if voter != receiver => Vote::Replaces(voter),
-            Some((_, at)) if now.since(at) < VOTE_SPACING => return Vote::No,
-            _ => Vote::Counts,
-        };
-        machine.voter = Some((receiver, now));
-        vote
+        let other = machine.voter.filter(|&voter| voter != receiver);
+        let pause = if other.is_some() { VOTER_SILENT } else { VOTE_SPACING };
+        if machine.voted_at.is_some_and(|at| now.since(at) < pause) {
+            return Vote::No;
+        }
+        (machine.voter, machine.voted_at) = (Some(receiver), Some(now));
+        other.map_or(Vote::Counts, Vote::Replaces)
     }
 
     /// Whether `machine` has credit for repairs when the next BLOCK has this sequence.
@@ -135,7 +136,8 @@ impl Machines {
 
     fn entry(&mut self, machine: MachineId) -> &mut Machine {
         let credit = self.credit_max;
-        let new = Machine { hearing: 0, voter: None, credit, earned_at: 0, joined_sequence: 0 };
+        let new =
+            Machine { hearing: 0, voter: None, voted_at: None, credit, earned_at: 0, joined_sequence: 0 };
         self.list.entry(machine).or_insert(new)
     }
 }
@@ -170,7 +172,8 @@ mod tests {
         assert_eq!(machines.vote(at(1899), ONE, second), Vote::No);
         assert_eq!(machines.vote(at(1900), ONE, second), Vote::Replaces(first));
         machines.leaves(ONE, second);
-        assert_eq!(machines.vote(at(1901), ONE, first), Vote::Counts);
+        assert_eq!(machines.vote(at(1901), ONE, first), Vote::No, "leaving makes no vote come sooner");
+        assert_eq!(machines.vote(at(1903), ONE, first), Vote::Counts);
     }
 
     #[test]
