@@ -206,7 +206,7 @@ impl Driver {
 
     fn end_if_deserted(&mut self) {
         let Some((since, admitted)) = self.deserted else { return };
-        let admitted_now = self.shared.names.lock().len();
+        let admitted_now = self.shared.admitted.lock().len();
         if admitted_now > admitted {
             self.deserted = Some((self.clock.now(), admitted_now));
         } else if self.clock.now().since(since) > self.shared.config.deserted_after {
@@ -248,7 +248,7 @@ impl Driver {
                     self.gone.insert(gone.receiver, gone);
                 }
                 ServerEvent::Deserted => {
-                    self.deserted = Some((self.clock.now(), self.shared.names.lock().len()));
+                    self.deserted = Some((self.clock.now(), self.shared.admitted.lock().len()));
                 }
             }
         }
@@ -329,7 +329,7 @@ impl Driver {
     }
 
     fn show_receiver(&self, of: &proto::multicast::ReceiverStatistics, left: bool) -> ReceiverStatistics {
-        let name = self.shared.names.lock().get(of.receiver.0 as usize).cloned().unwrap_or_default();
+        let name = self.shared.admitted.lock().name(of.receiver);
         let runtime = of.runtime.as_secs_f64();
         ReceiverStatistics {
             receiver: of.receiver.0,

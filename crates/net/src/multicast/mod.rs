@@ -1,6 +1,7 @@
 //! Drivers of multicast sessions: connect the state machines of `proto::multicast` with sockets, threads, buffers and
 //! a clock.
 
+mod admitted;
 mod authentic;
 mod beside;
 pub mod budget;

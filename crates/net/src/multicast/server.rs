@@ -11,10 +11,7 @@ use base::{Error, ErrorKind, Result};
 use crossbeam_channel::{bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
 use parking_lot::Mutex;
-use proto::multicast::{
-    Gathering, MachineId, ReceiverId, SIGNATURE_BYTES, Server, ServerConfig, Shape, TAG_BYTES,
-    block_bytes_for,
-};
+use proto::multicast::{Gathering, SIGNATURE_BYTES, Server, ServerConfig, Shape, TAG_BYTES, block_bytes_for};
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::KeyPair;
 
@@ -29,8 +26,6 @@ use crate::clock::Clock;
 use crate::udp::GroupSender;
 use crate::waker::Waker;
 
-/// Longest name of a receiver that is kept, in bytes: 16 characters of at most 4 bytes.
-const NAME_BYTES_MAX: usize = 64;
 /// How long to wait for an answer of the driving thread.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 /// Machines that are switched on together request an image within some milliseconds of each other.
@@ -95,8 +90,7 @@ impl SessionServer {
             secret,
             signing_seed,
             server_key,
-            names: Mutex::default(),
-            machines: Mutex::default(),
+            admitted: Mutex::default(),
             commands,
             waker: Arc::new(waker),
             over: AtomicBool::new(false),
@@ -117,7 +111,8 @@ impl SessionServer {
     /// machine count as one for the rate, and share what may be sent again for them.
     ///
     /// # Errors
-    /// `Refused` if the session has ended or is full, or if its packets do not fit the receiver's MTU.
+    /// `Refused` if the session has ended or is full, if it has had too many receivers at `address`, or if its packets
+    /// do not fit the receiver's MTU.
     pub fn admit(&self, request: &SessionRequest, address: IpAddr) -> Result<SessionGrant> {
         let shared = &self.shared;
         let refused = |why: String| Err(Error::new(ErrorKind::Refused, why));
@@ -134,22 +129,15 @@ impl SessionServer {
         if block_bytes_max < shared.shape.block_bytes {
             return refused(format!("the session's packets do not fit an MTU of {} bytes", request.mtu));
         }
-        let mut names = shared.names.lock();
-        if names.len() >= limits::SESSION_RECEIVERS_MAX {
-            return refused(format!("session {} has had {} receivers", shared.session, names.len()));
-        }
-        let receiver = u32::try_from(names.len()).expect("below SESSION_RECEIVERS_MAX");
-        names.push(request.receiver.chars().take(NAME_BYTES_MAX / 4).collect());
-        let receivers = receiver + 1;
-        drop(names);
-        // The driver must know at once, or it could end the session while this receiver is about to join.
-        let machine = {
-            let mut machines = shared.machines.lock();
-            let next = u32::try_from(machines.len()).expect("no more than receivers");
-            MachineId(*machines.entry(address).or_insert(next))
+        let admitted = shared.admitted.lock().admit(&request.receiver, address);
+        let (receiver, machine) = match admitted {
+            Ok(admitted) => admitted,
+            Err(why) => return refused(why),
         };
-        let _ = shared.commands.send(Command::Admit(ReceiverId(receiver), machine));
+        // The driver must know at once, or it could end the session while this receiver is about to join.
+        let _ = shared.commands.send(Command::Admit(receiver, machine));
         shared.waker.wake();
+        let receiver = receiver.0;
         let source = shared.source.ip();
         let report = SocketAddr::new(shared.config.report_address.unwrap_or(source), shared.source.port());
         Ok(SessionGrant {
@@ -169,7 +157,7 @@ impl SessionServer {
             heads: shared.shape.heads,
             stored_objects: shared.packing.stored_objects(),
             bundle_blocks: shared.config.bundle_blocks,
-            receivers,
+            receivers: receiver + 1,
             order: shared.config.order.clone(),
         })
     }

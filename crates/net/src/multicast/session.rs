@@ -1,6 +1,5 @@
 //! Configuration of a session, and the state that its threads and its owner share.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +13,7 @@ use proto::multicast::{
 };
 use ring::signature::Ed25519KeyPair;
 
+use super::admitted::Admitted;
 use super::budget::Budget;
 use super::bundle::{BUNDLE_BLOCKS, Packing};
 use super::outgoing::Protection;
@@ -100,10 +100,7 @@ pub(super) struct Shared {
     pub(super) signing_seed: [u8; 32],
     pub(super) server_key: PublicKey,
     pub(super) source: SocketAddr,
-    /// Names of the admitted receivers; a receiver's number is its index.
-    pub(super) names: Mutex<Vec<String>>,
-    /// The numbers of the machines of admitted receivers, by address.
-    pub(super) machines: Mutex<HashMap<IpAddr, u32>>,
+    pub(super) admitted: Mutex<Admitted>,
     pub(super) commands: Sender<Command>,
     pub(super) waker: Arc<Waker>,
     pub(super) over: AtomicBool,
@@ -128,7 +125,7 @@ impl Shared {
     /// Opens a report and verifies it with its sender's key.
     pub(super) fn open(&self, packet: &[u8]) -> std::result::Result<Upstream, Reject> {
         let receiver = peek_receiver(packet).ok_or(Reject::Length)?;
-        if receiver.0 as usize >= self.names.lock().len() {
+        if receiver.0 as usize >= self.admitted.lock().len() {
             return Err(Reject::Tag);
         }
         open_upstream(&receiver_key(&self.secret, receiver.0).into(), &self.shape, packet)
