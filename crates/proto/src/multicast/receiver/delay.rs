@@ -4,6 +4,13 @@
 //! minus timestamp stands for a path without queues, and what exceeds it is waiting time. Clocks drift by 100 ppm at
 //! most (quartz of a PC), so the minimum rises by a little more than that, until a packet that did not wait sets it
 //! again.
+//!
+//! Every member of the group can forge BLOCKs, and one with a wrong timestamp would leave a minimum that no packet
+//! reaches again: a queue that is none, for hours. So signed packets (STATUS) set the minimum, and BLOCKs lower it by
+//! [`UNSIGNED_MAX`] at most.
+//!
+//! The server's clock may stand still, with its virtual machine. Then all delays grow by the pause, which also looks
+//! like a queue (see [`Jump`]).
 
 use base::{Duration, Instant};
 
@@ -14,15 +21,30 @@ const DRIFT: u64 = 8333;
 /// [`DelayMeter::take`] returns the minimum over the last 2 to 4 ms. A receiver that slept reads all packets of that
 /// time at once, and the newest of them waited for nothing.
 const WINDOW: Duration = Duration::from_millis(2);
+/// BLOCKs are more frequent than STATUS, so they find the minimum sooner. They lower it by this at most, in ns: less
+/// than the queue that slows a session (4 ms).
+const UNSIGNED_MAX: i64 = 1_000_000;
+/// Delays that grow by less than this from one signed packet to the next are no pause of the server's clock.
+const JUMP_MIN: Duration = Duration::from_millis(200);
+/// After a pause the lowest delays of this many times in a row are within `STEADY`, in ns. A queue that other traffic
+/// fills is not as steady: 4 ms are four packets at 12 Mbit/s.
+const STEADY_TIMES: u8 = 5;
+const STEADY_TIME: Duration = Duration::from_millis(500);
+const STEADY: i64 = 4_000_000;
 
 /// Measures the queueing delay of one stream.
 #[derive(Debug, Default)]
 pub(in crate::multicast) struct DelayMeter {
-    /// Arrival minus timestamp of the first packet, modulo 2^32; all others are relative to it.
+    /// Arrival minus timestamp of the first signed packet, modulo 2^32; all others are relative to it.
     origin_us: Option<u32>,
-    /// The minimum delay, without queues, relative to `origin_us`, at `base_at`.
+    /// The minimum delay of signed packets, without queues, relative to `origin_us`, at `base_at`.
     base_ns: i64,
     base_at: Instant,
+    /// BLOCKs had a delay that was lower by this.
+    unsigned_ns: i64,
+    /// Arrival and delay of the last signed packet.
+    signed: Option<(Instant, i64)>,
+    jump: Option<Jump>,
     /// Minimum waiting time in µs of the present window, with its start, and of the window before it.
     current: Option<(Instant, u32)>,
     previous: Option<u32>,
@@ -31,25 +53,110 @@ pub(in crate::multicast) struct DelayMeter {
     least_us: Option<u32>,
 }
 
-impl DelayMeter {
-    /// A packet with this timestamp arrived.
-    pub(in crate::multicast) fn packet(&mut self, now: Instant, timestamp_us: u32) {
-        let difference = micros(now).wrapping_sub(timestamp_us);
-        let relative = difference.wrapping_sub(*self.origin_us.get_or_insert(difference)).cast_signed();
-        let delay_ns = i64::from(relative) * 1000;
-        let rise_ns = u64::try_from(now.since(self.base_at).as_nanos()).unwrap_or(u64::MAX) / DRIFT;
-        let risen = self.base_ns.saturating_add_unsigned(rise_ns);
-        if self.base_at == Instant::ZERO || delay_ns <= risen {
-            (self.base_ns, self.base_at) = (delay_ns, now);
-        } else {
-            // Less than a nanosecond of rise is not rounded away: it counts with the next packet.
-            (self.base_ns, self.base_at) = (risen, Instant(self.base_at.0 + rise_ns * DRIFT));
+/// The delay grew by almost as much as the time that passed: the server's clock stood still, or the network held the
+/// packets. Held packets drain, or other traffic makes their delay vary. If the delays stay high, and all are equal, it
+/// was the clock.
+#[derive(Debug)]
+struct Jump {
+    /// A delay below this says that the packets were held.
+    held_below_ns: i64,
+    /// The time that is being measured began then, and the lowest delay in it.
+    began: Instant,
+    low_ns: i64,
+    /// The lowest and the highest of the `times` lowest delays in a row that were steady.
+    lowest_ns: i64,
+    highest_ns: i64,
+    times: u8,
+}
+
+impl Jump {
+    fn new(now: Instant, before_ns: i64, delay_ns: i64) -> Self {
+        let held_below_ns = before_ns + (delay_ns - before_ns) / 2;
+        Self {
+            held_below_ns,
+            began: now,
+            low_ns: delay_ns,
+            lowest_ns: i64::MAX,
+            highest_ns: i64::MIN,
+            times: 0,
         }
-        let waited = u32::try_from((delay_ns - self.base_ns + 500) / 1000).unwrap_or(u32::MAX);
-        self.least_us = Some(self.least_us.map_or(waited, |least| least.min(waited)));
+    }
+
+    /// A signed packet has this delay. Returns the minimum delay from now on, if it was the clock that made the jump.
+    fn signed(&mut self, now: Instant, delay_ns: i64) -> Option<i64> {
+        self.low_ns = self.low_ns.min(delay_ns);
+        if now.since(self.began) < STEADY_TIME {
+            return None;
+        }
+        let low_ns = std::mem::replace(&mut self.low_ns, i64::MAX);
+        self.began = now;
+        (self.lowest_ns, self.highest_ns) = (self.lowest_ns.min(low_ns), self.highest_ns.max(low_ns));
+        self.times += 1;
+        if self.highest_ns - self.lowest_ns > STEADY {
+            (self.lowest_ns, self.highest_ns, self.times) = (low_ns, low_ns, 1);
+        }
+        (self.times == STEADY_TIMES).then_some(self.lowest_ns)
+    }
+}
+
+impl DelayMeter {
+    /// A packet with this timestamp arrived. `is_signed`: nobody but the server can have made it. Packets before the
+    /// first signed one are not measured.
+    pub(in crate::multicast) fn packet(&mut self, now: Instant, timestamp_us: u32, is_signed: bool) {
+        let difference = micros(now).wrapping_sub(timestamp_us);
+        if is_signed && self.origin_us.is_none() {
+            (self.origin_us, self.base_at) = (Some(difference), now);
+        }
+        let Some(origin_us) = self.origin_us else { return };
+        let delay_ns = i64::from(difference.wrapping_sub(origin_us).cast_signed()) * 1000;
+        self.rise(now);
+        if is_signed {
+            self.lower(delay_ns);
+            self.watch_clock(now, delay_ns);
+        } else {
+            self.unsigned_ns = self.unsigned_ns.max((self.base_ns - delay_ns).min(UNSIGNED_MAX));
+        }
+        self.jump.take_if(|jump| delay_ns < jump.held_below_ns);
+        let waited_ns = (delay_ns - self.base_ns + self.unsigned_ns).max(0);
+        self.note(now, u32::try_from((waited_ns + 500) / 1000).unwrap_or(u32::MAX));
+    }
+
+    /// The minimum rises with the drift of the clocks.
+    fn rise(&mut self, now: Instant) {
+        let rise_ns = u64::try_from(now.since(self.base_at).as_nanos()).unwrap_or(u64::MAX) / DRIFT;
+        // Less than a nanosecond of rise is not rounded away: it counts with the next packet.
+        self.base_ns = self.base_ns.saturating_add_unsigned(rise_ns);
+        self.base_at = Instant(self.base_at.0 + rise_ns * DRIFT);
+    }
+
+    /// A signed packet had this delay, which is the minimum if it is lower.
+    fn lower(&mut self, delay_ns: i64) {
+        let by_ns = (self.base_ns - delay_ns).max(0);
+        self.base_ns -= by_ns;
+        self.unsigned_ns = (self.unsigned_ns - by_ns).max(0);
+    }
+
+    /// Looks for a pause of the server's clock before this signed packet, or whether there was one.
+    fn watch_clock(&mut self, now: Instant, delay_ns: i64) {
+        let last = self.signed.replace((now, delay_ns));
+        if let Some((at, before_ns)) = last {
+            let gap_ns = i64::try_from(now.since(at).as_nanos()).unwrap_or(i64::MAX);
+            let grew_ns = delay_ns - before_ns;
+            if i128::from(grew_ns) >= JUMP_MIN.as_nanos().cast_signed() && grew_ns > gap_ns / 4 * 3 {
+                self.jump = Some(Jump::new(now, before_ns, delay_ns));
+            }
+        }
+        if let Some(base_ns) = self.jump.as_mut().and_then(|jump| jump.signed(now, delay_ns)) {
+            (self.base_ns, self.base_at, self.unsigned_ns, self.jump) = (base_ns, now, 0, None);
+        }
+    }
+
+    /// A packet waited for this long.
+    fn note(&mut self, now: Instant, waited_us: u32) {
+        self.least_us = Some(self.least_us.map_or(waited_us, |least| least.min(waited_us)));
         match &mut self.current {
-            Some((begun, least)) if now.since(*begun) < WINDOW => *least = waited.min(*least),
-            current => self.previous = current.replace((now, waited)).map(|(_, least)| least),
+            Some((begun, least)) if now.since(*begun) < WINDOW => *least = waited_us.min(*least),
+            current => self.previous = current.replace((now, waited_us)).map(|(_, least)| least),
         }
     }
 
@@ -75,6 +182,8 @@ mod tests {
     use super::*;
 
     const START: u64 = 5_000_000_000_000;
+    /// Every so many ms one of the packets is signed.
+    const SIGNED_MS: u64 = 10;
 
     fn at(us: u64) -> Instant {
         Instant(START + us * 1000)
@@ -84,7 +193,7 @@ mod tests {
     fn feed(meter: &mut DelayMeter, from_ms: u64, clock_us: u32, waits: &[u64]) {
         for (ms, wait) in (from_ms..).zip(waits) {
             let timestamp = clock_us.wrapping_add(u32::try_from(ms * 1000).unwrap());
-            meter.packet(at(ms * 1000 + 300 + wait), timestamp);
+            meter.packet(at(ms * 1000 + 300 + wait), timestamp, ms % SIGNED_MS == 0);
         }
     }
 
@@ -114,7 +223,7 @@ mod tests {
         feed(&mut meter, 0, 0, &[0; 5]);
         meter.take(at(5000));
         for ms in 5..30 {
-            meter.packet(at(30_000), ms * 1000);
+            meter.packet(at(30_000), ms * 1000, ms == 10);
         }
         assert!(meter.take(at(30_000)) <= 1000);
     }
@@ -124,14 +233,72 @@ mod tests {
         let mut meter = DelayMeter::default();
         // The receiver's clock gains 100 ppm for 10 minutes.
         for second in 0..600_u64 {
-            meter.packet(at(second * 1_000_100), u32::try_from(second * 1_000_000).unwrap());
+            meter.packet(at(second * 1_000_100), u32::try_from(second * 1_000_000).unwrap(), true);
             assert!(meter.take(at(second * 1_000_100)) < 50);
         }
         let mut meter = DelayMeter::default();
         feed(&mut meter, 0, 0, &[0; 5]);
         for second in 1..20_u32 {
-            meter.packet(at(u64::from(second) * 1_000_000 + 50_300), second * 1_000_000);
+            meter.packet(at(u64::from(second) * 1_000_000 + 50_300), second * 1_000_000, true);
         }
         assert!(meter.take(at(20_100_000)) > 45_000);
+    }
+
+    #[test]
+    fn forged_blocks_leave_no_queue_and_no_minimum() {
+        for ahead_us in [1_000_000_u32, 20_000, u32::MAX / 2 - 100_000] {
+            let mut meter = DelayMeter::default();
+            // Before the first signed packet, and later.
+            meter.packet(at(0), ahead_us, false);
+            feed(&mut meter, 0, 0, &[0; 100]);
+            (0..50).for_each(|_| meter.packet(at(100_000), 100_000 + ahead_us, false));
+            feed(&mut meter, 101, 0, &[0; 50]);
+            let queue_us = meter.take(at(151_300));
+            assert!(queue_us <= 1000, "{queue_us} µs after blocks from {ahead_us} µs ahead");
+        }
+    }
+
+    #[test]
+    fn blocks_refine_the_minimum_of_signed_packets() {
+        let mut meter = DelayMeter::default();
+        // Signed packets wait for 600 µs, others do not.
+        let waits: Vec<u64> = (0..100).map(|ms| if ms % SIGNED_MS == 0 { 600 } else { 0 }).collect();
+        feed(&mut meter, 0, 0, &waits);
+        feed(&mut meter, 100, 0, &[5000; 20]);
+        assert!(meter.take(at(125_000)).abs_diff(5000) < 20);
+    }
+
+    /// Delays of this many seconds, from one second on, are `wait(ms)` µs, and nothing arrives in the pause before
+    /// them, in which the server's clock stood still. Returns what the meter says then.
+    fn after_a_pause(pause_us: u64, seconds: u64, wait: impl Fn(u64) -> u64) -> u32 {
+        let mut meter = DelayMeter::default();
+        feed(&mut meter, 0, 0, &[0; 1000]);
+        for ms in 1000..1000 + seconds * 1000 {
+            let arrives = at(ms * 1000 + 300 + pause_us + wait(ms));
+            meter.packet(arrives, u32::try_from(ms * 1000).unwrap(), ms % SIGNED_MS == 0);
+        }
+        meter.take(at((1 + seconds) * 1_000_000 + pause_us))
+    }
+
+    #[test]
+    fn a_pause_of_the_servers_clock_is_soon_no_queue() {
+        for pause_us in [250_000, 3_000_000, 900_000_000] {
+            assert!(after_a_pause(pause_us, 1, |_| 0) > 200_000, "it looks like a queue for a moment");
+            let jitter = |ms: u64| ms * 7919 % 20 * 500;
+            for wait in [&(|_| 0_u64) as &dyn Fn(u64) -> u64, &jitter] {
+                let queue_us = after_a_pause(pause_us, 4, wait);
+                assert!(queue_us < 4000, "{queue_us} µs after a pause of {pause_us} µs");
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_that_comes_at_once_is_no_pause() {
+        // Another flow fills a queue of a second at once, and keeps it between 0.7 and 1 of that.
+        let sawtooth = |ms: u64| 700_000 + ms % 3000 * 100;
+        assert!(after_a_pause(0, 30, sawtooth) > 600_000);
+        // The network held the packets of a second, which then drain.
+        let held = |ms: u64| 1_000_000_u64.saturating_sub((ms - 1000) * 1000).max(50_000);
+        assert!(after_a_pause(0, 30, held) > 40_000, "what remains is a queue");
     }
 }

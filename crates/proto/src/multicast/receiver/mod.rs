@@ -347,7 +347,7 @@ impl Receiver {
 
     fn take_block(&mut self, now: Instant, header: &BlockHeader) -> Disposition {
         self.stream.block(now, header);
-        self.delay.packet(now, header.timestamp_us);
+        self.delay.packet(now, header.timestamp_us, false);
         let object = header.object;
         if !self.lacking.contains(object) {
             return Disposition::Unwanted;

@@ -79,6 +79,8 @@ pub(super) struct Host {
 
 struct Listener {
     meter: DelayMeter,
+    /// Timestamp of the last packet that was signed: one in 10 ms is, as STATUS is.
+    signed_us: Option<u32>,
     came: VecDeque<(u64, u32, bool)>,
     report_at: u64,
     arrived: u64,
@@ -124,6 +126,7 @@ impl Net {
         let begins = self.now + after;
         let listeners = (0..self.hosts.len()).map(|index| Listener {
             meter: DelayMeter::default(),
+            signed_us: None,
             came: VecDeque::new(),
             report_at: begins + 2 * MS + index as u64 * 10_007 % (5 * MS),
             arrived: 0,
@@ -236,7 +239,11 @@ impl Net {
                 listener.arrived += 1;
                 listener.buckets[bucket] += PACKET;
                 let at = if host.busy { host.cpu.awake(at, &mut self.chance) } else { at };
-                listener.meter.packet(Instant(at), stamp);
+                let is_signed = listener.signed_us.is_none_or(|last| stamp.wrapping_sub(last) >= 10_000);
+                if is_signed {
+                    listener.signed_us = Some(stamp);
+                }
+                listener.meter.packet(Instant(at), stamp, is_signed);
             }
             let report = Feedback {
                 receiver: ReceiverId(u32::try_from(number).unwrap()),
