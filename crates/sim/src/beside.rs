@@ -2,13 +2,16 @@
 //!
 //! Losses, and what each host draws, differ between two runs, and so do their times: a few hosts are unlucky, above all
 //! with heavy loss. A host that took too long is looked at again with other dice. The rule is broken if the median of
-//! its times beside the hosts that ail is too long for the longest of its times without them. Faults need no exception:
-//! they are the same in both, and a host that meets one more fault because it was slowed by others was slowed.
+//! its times beside the hosts that ail is too long for the longest of its times without them.
+//!
+//! Faults are the same in both, and a host that meets one more fault because others slowed it was slowed, so they need
+//! no exception but one: a host whose disk becomes slow is left out. What it takes depends on how much happens to
+//! arrive while its disk is slow, more than on the network.
 
 use base::Instant;
 
 use crate::checkers::Violation;
-use crate::scenario::Scenario;
+use crate::scenario::{Fault, Scenario};
 
 /// A healthy host may take this many times its time without the hosts that ail, and the scenario's `slower_by`.
 const SLOWER_MAX: f64 = 1.5;
@@ -26,7 +29,7 @@ pub(crate) fn slowed(scenario: &Scenario, done: &Done, run: impl Fn(&Scenario) -
         return Vec::new();
     }
     // The hosts that ail are the last ones, so the others have the same numbers in both.
-    let suspects = too_slow(&healthy, &[done.clone()], &[run(&healthy)]);
+    let suspects = too_slow(&healthy, std::slice::from_ref(done), &[run(&healthy)]);
     if suspects.is_empty() {
         return Vec::new();
     }
@@ -65,7 +68,12 @@ fn too_slow(healthy: &Scenario, beside: &[Done], alone: &[Done]) -> Vec<Slow> {
         seconds.sort_by(f64::total_cmp);
         seconds
     };
-    let slow = (0..healthy.hosts.len()).filter_map(|host| {
+    let has_slow_disk = |host: usize| {
+        let is_its = |fault| matches!(fault, Fault::SlowDisk { host: slow, .. } if slow == host);
+        healthy.events.iter().any(|event| is_its(event.fault))
+    };
+    let judged = (0..healthy.hosts.len()).filter(|&host| !has_slow_disk(host));
+    let slow = judged.filter_map(|host| {
         let (beside, alone) = (seconds(beside, host), seconds(alone, host));
         let (beside, alone) = (*beside.get(beside.len() / 2)?, *alone.last()?);
         let most = alone * SLOWER_MAX + healthy.slower_by.as_secs_f64();

@@ -80,7 +80,7 @@ fn many_scenarios_have_hosts_that_ail_from_the_start() {
         let with = (0..HARSH_SEEDS).filter(|&seed| hosts(seed).next().is_some()).count() as u64;
         assert!(with * 3 > HARSH_SEEDS && with * 3 < HARSH_SEEDS * 2, "{with} of {HARSH_SEEDS}");
         let all: Vec<Ailment> = (0..HARSH_SEEDS).flat_map(hosts).collect();
-        assert!(all.iter().any(|&ailment| ailment == Ailment::Deaf));
+        assert!(all.contains(&Ailment::Deaf));
         assert!(all.iter().any(|ailment| matches!(ailment, Ailment::Silent { .. })));
         assert!(all.iter().any(|ailment| matches!(ailment, Ailment::Dead { .. })));
     }
