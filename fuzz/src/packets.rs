@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    BlockHeader, Cause, Disposition, Downstream, Gathering, Key, Lacking, NeedRange, ObjectRange, RateConfig,
-    Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server, ServerConfig,
-    ServerEvent, Shape, Status, Upstream, open_downstream, open_upstream, seal,
+    BlockHeader, Cause, Disposition, Downstream, Gathering, Key, Lacking, MachineId, NeedRange, ObjectRange,
+    RateConfig, Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server,
+    ServerConfig, ServerEvent, Shape, Status, Upstream, open_downstream, open_upstream, seal,
 };
 
 use crate::Target;
@@ -113,6 +113,9 @@ fn take_server(input: &[u8]) {
         let mut current =
             life.take().unwrap_or_else(|| Life { machine: server(), now: Instant::ZERO, age: 0 });
         let (server, now) = (&mut current.machine, current.now);
+        // The driver lets only those in that were admitted.
+        let receiver = packet.report().receiver;
+        server.admit(now, receiver, MachineId(receiver.0 % 4));
         server.handle_input(now, &packet);
         server.handle_timeout(now);
         drain_server(server, now);
