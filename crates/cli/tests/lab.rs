@@ -41,6 +41,21 @@ impl Fetching {
         lines.any(|line| line.contains("fell silent"))
     }
 
+    /// The same; returns how many bytes had been written by then.
+    fn progress_until_silence(&mut self) -> u64 {
+        let mut written = 0;
+        for line in self.lines.by_ref().map_while(Result::ok) {
+            if line.contains("fell silent") {
+                return written;
+            }
+            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if line["stage"] == "install" {
+                written = line["bytes"].as_u64().unwrap_or(written);
+            }
+        }
+        panic!("ended without a silence");
+    }
+
     /// Waits for the end and returns the report.
     fn end(mut self) -> serde_json::Value {
         let last = self.lines.by_ref().map_while(Result::ok).last().unwrap_or_default();
@@ -134,6 +149,55 @@ fn hosts_that_hear_no_multicast_or_whose_server_was_cut_off_get_the_image_and_ho
     for index in 1..4 {
         assert_same(&disk, &bench.path(&format!("disk-{index}.img")));
     }
+}
+
+#[test]
+fn a_host_whose_cable_was_out_comes_back_to_the_session_that_it_was_in() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    // So slow that the session outlasts the time after which a silence is noticed.
+    let options = StarOptions { hosts: 3, rate_bits_per_second: Some(25_000_000), ..StarOptions::default() };
+    let (star, bench, server, disk) = room(&options, 128, "");
+    let start = |index| Fetching::start(&bench, star.host(index), &server.url, "");
+    let (steady, mut cut) = (start(1), start(2));
+    cut.wait_for_progress();
+    star.cut(2).unwrap();
+    // More than half of the image is missing, so it comes by what follows.
+    let before = cut.progress_until_silence();
+    assert!(before * 2 < 128 << 20, "{before} bytes had arrived");
+    star.heal(2).unwrap();
+    let report = cut.end();
+    let bytes = |name: &str| report[name].as_u64().unwrap();
+    assert!(bytes("multicast_bytes") > 9 * bytes("unicast_bytes"), "{report}");
+    steady.end();
+    for index in 1..3 {
+        assert_same(&disk, &bench.path(&format!("disk-{index}.img")));
+    }
+    let (_, log) = server.stop();
+    let sessions = log.iter().filter(|event| event["type"] == "session_ended").count();
+    assert_eq!(sessions, 1, "it came back to the one that ran");
+}
+
+#[test]
+fn a_host_that_joins_after_another_was_killed_has_the_session_for_itself() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let options = StarOptions { hosts: 3, rate_bits_per_second: Some(100_000_000), ..StarOptions::default() };
+    let (star, bench, server, disk) = room(&options, 64, "");
+    let start = |index| Fetching::start(&bench, star.host(index), &server.url, "");
+    let mut killed = start(2);
+    killed.wait_for_progress();
+    killed.kill();
+    let report = start(1).end();
+    assert_eq!((&report["transport"], &report["sessions"]), (&"multicast".into(), &1.into()), "{report}");
+    assert_same(&disk, &bench.path("disk-1.img"));
+    let statistics = session(server);
+    let number = |name: &str| statistics[name].as_u64().unwrap();
+    // The rate did not fall for the one that is silent, nor was anything sent to it for long.
+    assert!(number("rate_bits_per_second") > 20_000_000, "{statistics}");
+    assert!(number("blocks_sent") < 2 * number("blocks_in_image"), "{statistics}");
 }
 
 #[test]
