@@ -156,7 +156,8 @@ fn a_host_whose_cable_was_out_comes_back_to_the_session_that_it_was_in() {
     if !lab::available_or_skip() {
         return;
     }
-    let options = StarOptions { hosts: 3, rate_bits_per_second: Some(100_000_000), ..StarOptions::default() };
+    // So slow that the session outlasts the time after which a silence is noticed.
+    let options = StarOptions { hosts: 3, rate_bits_per_second: Some(25_000_000), ..StarOptions::default() };
     let (star, bench, server, disk) = room(&options, 128, "");
     let start = |index| Fetching::start(&bench, star.host(index), &server.url, "");
     let (steady, mut cut) = (start(1), start(2));
@@ -166,15 +167,16 @@ fn a_host_whose_cable_was_out_comes_back_to_the_session_that_it_was_in() {
     let before = cut.progress_until_silence();
     assert!(before * 2 < 128 << 20, "{before} bytes had arrived");
     star.heal(2).unwrap();
-    for fetching in [steady, cut] {
-        let report = fetching.end();
-        assert_eq!((&report["transport"], &report["sessions"]), (&"multicast".into(), &1.into()), "{report}");
-    }
+    let report = cut.end();
+    let bytes = |name: &str| report[name].as_u64().unwrap();
+    assert!(bytes("multicast_bytes") > 9 * bytes("unicast_bytes"), "{report}");
+    steady.end();
     for index in 1..3 {
         assert_same(&disk, &bench.path(&format!("disk-{index}.img")));
     }
-    let statistics = session(server);
-    assert_eq!(statistics["unicast_bytes"], 0, "{statistics}");
+    let (_, log) = server.stop();
+    let sessions = log.iter().filter(|event| event["type"] == "session_ended").count();
+    assert_eq!(sessions, 1, "it came back to the one that ran");
 }
 
 #[test]

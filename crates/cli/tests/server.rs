@@ -230,7 +230,7 @@ fn a_fetch_survives_a_server_that_is_killed_and_started_again() {
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(fetch.stdout.take().unwrap()));
     let first = lines.next().unwrap().unwrap();
     server.kill();
-    let again = bench.serve_at("", &address);
+    let again = bench.serve_at("--interface lo", &address);
     let rest: Vec<_> = lines.map_while(Result::ok).collect();
     assert!(fetch.wait().unwrap().success(), "{first}\n{}", rest.join("\n"));
     assert_same(&disk, &bench.path("out.img"));
