@@ -18,7 +18,7 @@ use net::token::JoinToken;
 use store::{Overseer, PruneEvent, PruneOptions, PruneReport, Scope, Stamp};
 
 mod common;
-use common::{Bench, draft, start};
+use common::{Bench, draft, start, start_at};
 
 #[test]
 fn a_version_is_published_once_and_only_when_all_of_it_is_there() {
@@ -222,6 +222,40 @@ fn hostile_requests_get_a_problem_and_no_more() {
     assert!(raw(&bench, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
     assert!(raw(&bench, &with("GET /healthz", "")).ends_with("ok\n"), "and the server lives");
     assert!(raw(&bench, &with("GET /readyz", "")).ends_with("ready\n"));
+}
+
+#[test]
+fn answers_name_no_path_of_the_repository() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = start_at(true, &store::Location::Folder(folder.path().to_owned()));
+    let writer = bench.writer();
+    writer.publish("web", draft(&writer), "first").unwrap();
+    let first = |name: &str| {
+        let two = std::fs::read_dir(folder.path().join(name)).unwrap().next().unwrap().unwrap().path();
+        if two.is_file() { two } else { std::fs::read_dir(two).unwrap().next().unwrap().unwrap().path() }
+    };
+    let chunk = first("chunks");
+    let object = ObjectRef {
+        kind: ObjectKind::Chunk,
+        len: u32::try_from(chunk.metadata().unwrap().len()).unwrap(),
+        digest: chunk.file_name().unwrap().to_str().unwrap().parse().unwrap(),
+    };
+    std::fs::write(&chunk, vec![0; object.len as usize]).unwrap();
+    let damaged = writer.object(&object).unwrap_err();
+    std::fs::remove_file(&chunk).unwrap();
+    let missing = writer.object(&object).unwrap_err();
+    std::fs::write(first("versions"), "nothing").unwrap();
+    let unreadable = writer.manifest("web@1").unwrap_err();
+    let kinds = [&damaged, &missing, &unreadable].map(base::Error::kind);
+    assert_eq!(kinds, [ErrorKind::Corrupt, ErrorKind::NotFound, ErrorKind::Corrupt]);
+    for error in [damaged, missing, unreadable] {
+        let said = base::chain(&error);
+        assert!(said.contains("in the server's repository"), "{said}");
+        assert!(
+            !said.contains("chunks/") && !said.contains("versions/") && !said.contains("os error"),
+            "{said}"
+        );
+    }
 }
 
 #[test]
