@@ -18,7 +18,8 @@ use crate::exit::{Exit, Failure, Result};
 use crate::ui::output::Output;
 use crate::{keys, repository};
 
-const VARIABLE: &str = "DISKCAST_TOKEN";
+/// Has the token itself.
+pub(crate) const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
 
 /// A client of `server` for commands. It waits for the server up to `access.wait` and tells the user so.

@@ -63,12 +63,43 @@ fn a_file_of_settings_names_the_server_and_its_token() {
     let elsewhere =
         bench.show(&images().env("DISKCAST_REPO", bench.path("repo")).args(["--json"]).output().unwrap());
     assert!(elsewhere.contains("web"), "{elsewhere}");
+    // So does a token in a variable, before the file that the file names.
+    let token = std::fs::read_to_string(&token).unwrap();
+    std::fs::write(&config, format!("repo = \"{}\"\ntoken-file = \"missing.token\"\n", server.url)).unwrap();
+    let given = bench.show(&images().env("DISKCAST_TOKEN", &token).output().unwrap());
+    assert_eq!(given, listed);
+    assert!(bench.show(&images().output().unwrap()).contains("missing.token"));
     std::fs::write(&config, "tokenfile = \"x\"").unwrap();
     let wrong = bench.show(&images().output().unwrap());
     assert!(
         wrong.contains("config.toml`: there is no setting `tokenfile`") && wrong.ends_with("exit: 2\n"),
         "{wrong}"
     );
+}
+
+#[test]
+fn a_user_has_settings_in_the_folder_of_settings_or_in_the_home_folder() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 1, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let settings = |folder: &str, text: &str| {
+        std::fs::create_dir_all(bench.path(folder)).unwrap();
+        std::fs::write(bench.path(folder).join("config.toml"), text).unwrap();
+    };
+    settings("home/.config/diskcast", &format!("repo = \"{}\"\n", bench.path("repo").display()));
+    settings("xdg/diskcast", "repo = \"nowhere\"\n");
+    let images = |xdg: &str| {
+        let mut command = bench.command("images");
+        command.env_remove("DISKCAST_REPO").env_remove("DISKCAST_CONFIG").env("HOME", bench.path("home"));
+        bench.show(&command.env("XDG_CONFIG_HOME", xdg).output().unwrap())
+    };
+    // A relative path does not count (XDG Base Directory Specification).
+    for home in ["", "xdg"] {
+        let listed = images(home);
+        assert!(listed.contains("web") && listed.ends_with("exit: 0\n"), "{listed}");
+    }
+    let other = images(&bench.path("xdg").display().to_string());
+    assert!(other.contains("nowhere") && other.ends_with("exit: 10\n"), "{other}");
 }
 
 #[test]
