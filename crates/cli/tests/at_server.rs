@@ -3,10 +3,9 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 
+use common::between::between;
 use common::{Bench, assert_same};
 
 #[test]
@@ -237,36 +236,6 @@ fn verify_through_a_server_reads_an_encrypted_repository_with_its_key() {
     assert!(there(" --encryption-key box.key").ends_with("exit: 12\n"));
 }
 
-/// Passes requests without bodies on to `server`, and flips a bit in each chunk that comes back.
-fn spoil_chunks(client: TcpStream, server: TcpStream) -> Option<()> {
-    let (mut requests, mut answers) = (BufReader::new(&client), BufReader::new(&server));
-    loop {
-        let request = head(&mut requests)?;
-        (&server).write_all(request.as_bytes()).ok()?;
-        let answer = head(&mut answers)?;
-        let length = answer.lines().find_map(|line| line.strip_prefix("content-length: "));
-        let mut body = vec![0; length.unwrap().parse().unwrap()];
-        answers.read_exact(&mut body).ok()?;
-        if request.contains("/objects/chunks/") {
-            let middle = body.len() / 2;
-            body[middle] ^= 4;
-        }
-        (&client).write_all(answer.as_bytes()).ok()?;
-        (&client).write_all(&body).ok()?;
-    }
-}
-
-/// The lines up to the empty one; `None` at the end of the connection.
-fn head(from: &mut impl BufRead) -> Option<String> {
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        if from.read_line(&mut head).ok()? == 0 {
-            return None;
-        }
-    }
-    Some(head)
-}
-
 #[test]
 fn bytes_that_are_damaged_on_their_way_or_by_the_server_are_found() {
     let bench = Bench::new();
@@ -274,13 +243,10 @@ fn bytes_that_are_damaged_on_their_way_or_by_the_server_are_found() {
     assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
     let chunks = bench.json("inspect web")[0]["manifest"]["statistics"]["data_chunks"].as_u64().unwrap();
     let server = bench.serve("--no-tls --no-multicast");
-    let address = server.url.trim_start_matches("http://").to_owned();
-    let liar = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", liar.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for client in liar.incoming() {
-            let server = TcpStream::connect(&address).unwrap();
-            std::thread::spawn(move || spoil_chunks(client.unwrap(), server));
+    let url = between(&server.url, |request, body| {
+        if request.contains("/objects/chunks/") {
+            let middle = body.len() / 2;
+            body[middle] ^= 4;
         }
     });
     let verify = |url: &str| bench.see(&format!("verify web --repo {url} --token-file join.token"));

@@ -5,9 +5,16 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use base::Digest;
 use common::Bench;
+use common::between::between;
+
+/// How long a command may take until it asks for what it is interrupted at.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that gives one answer to every request. Returns its URL.
 fn parrot(status: &'static str, body: Vec<u8>) -> String {
@@ -54,4 +61,73 @@ fn a_hostile_server_does_not_control_the_terminal() {
         assert!(!said.replace('\n', "").contains(char::is_control), "{words}: {said:?}");
         assert!(!said.contains("\nhint: sudo"), "{words}: {said:?}");
     }
+}
+
+/// Interrupts `command` when `ready` says so. Returns what it printed.
+fn interrupted(bench: &Bench, mut command: Command, ready: impl FnOnce(&mut std::process::Child)) -> String {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    ready(&mut child);
+    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    // A command that ends in its own way after the first signal may wait for an answer that never comes.
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+    bench.show(&child.wait_with_output().unwrap())
+}
+
+#[test]
+fn who_interrupts_is_told_what_it_leaves_behind() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 4, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-tls --no-multicast");
+    bench.keep_secret("write.token", bench.command("token --write --no-tls").output().unwrap().stdout);
+    // A request for a chunk, or for the version that a capture follows, is not answered. What an earlier command still
+    // asks for goes another way.
+    let way = || {
+        let (asked, asks) = mpsc::channel();
+        let url = between(&server.url, move |request, _| {
+            if request.contains("/objects/chunks/") || request.starts_with("GET /api/v1/images/new ") {
+                let _ = asked.send(());
+                std::thread::park();
+            }
+        });
+        (url, asks)
+    };
+    let resume = "--resume goes on from here";
+    for (words, told, hint) in [
+        ("install web out.img --repo URL", "interrupted\n", resume),
+        (
+            "install web null: --repo URL",
+            "interrupted: nothing was written, and not everything was verified\n",
+            "",
+        ),
+        ("fetch URL web out.img --overwrite --transport unicast", "interrupted\n", resume),
+        (
+            "fetch URL web null: --transport unicast",
+            "interrupted: nothing was written, and not everything was verified\n",
+            "",
+        ),
+        ("capture disk.img new --to URL", "interrupted: no version was made\n", ""),
+    ] {
+        let (url, asks) = way();
+        let words = format!("{} --token-file write.token", words.replace("URL", &url));
+        let said = interrupted(&bench, bench.command(&words), |_| asks.recv_timeout(PATIENCE).unwrap());
+        assert!(said.contains(told) && said.ends_with("exit: 130\n"), "{words}: {said}");
+        assert!(said.contains(hint) && said.contains("hint: ") != hint.is_empty(), "{words}: {said}");
+    }
+    let (url, asks) = way();
+    let words = format!("install web out.img --json --overwrite --repo {url} --token-file write.token");
+    let said = interrupted(&bench, bench.command(&words), |_| asks.recv_timeout(PATIENCE).unwrap());
+    let record = said.lines().find_map(|line| line.strip_prefix("out: ")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(record).unwrap();
+    assert_eq!((&record["type"], &record["exit"]), (&"error".into(), &130.into()), "{record}");
+    assert!(record["hint"].as_str().unwrap().contains(resume), "{record}");
+
+    // Nobody reads on, so most of the disk does not fit into the pipe.
+    let said = interrupted(&bench, bench.command("install web -"), |child| {
+        let mut first = [0; 512];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut first).unwrap();
+    });
+    assert!(said.contains("err: interrupted: standard output got a part of the disk only\n"), "{said}");
 }

@@ -16,9 +16,10 @@ use crate::args::parse::{parse_chunk_bytes, parse_label};
 use crate::args::{Effort, ServerAccess, Taking};
 use crate::clock;
 use crate::exit::Result;
+use crate::interrupt::Leaves;
 use crate::source::{self, StableSource};
 use crate::ui::progress::{Meter, show_rate};
-use crate::{connect, repository};
+use crate::{connect, interrupt, repository};
 
 /// Capture a disk as a new version of an image
 ///
@@ -72,6 +73,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let source = disk::open_source(&args.source)?;
     source::check_form(&source, args.taking.format)?;
     let options = SurveyOptions { raw: args.raw, partition: args.partition, skip: args.skip.clone() };
+    interrupt::leaves(Leaves::NoVersion);
     let written = source::written_meanwhile(context, args.to.is_some())?;
     let stable = StableSource::begin(context, &source, &options, &args.taking, &written)?;
     let done = read(context, args, image, (&source, &options), &stable);
@@ -157,6 +159,7 @@ impl Job<'_> {
         known: KnownChunks,
         publish: impl FnOnce(Manifest) -> Result<Manifest>,
     ) -> Result<()> {
+        interrupt::leaves(Leaves::NoVersion);
         let began = clock::now();
         let meter = Meter::new(self.context.output, self.context.global.quiet);
         let options = CaptureOptions {
@@ -175,7 +178,9 @@ impl Job<'_> {
             let name = self.source.name();
             self.context.output.warning(&format!("{name} {how}: the version is marked"));
         });
+        interrupt::leaves(Leaves::PerhapsVersion);
         let version = publish(draft)?;
+        interrupt::leaves(Leaves::Nothing);
         self.report(&version, clock::now().duration_since(began))
     }
 

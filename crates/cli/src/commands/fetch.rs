@@ -13,7 +13,7 @@ use net::interface;
 use serde_json::json;
 
 use super::Context;
-use super::install::{GO_ON, explain, report_record, sentence};
+use super::install::{explain, left_in, report_record, sentence};
 use crate::args::parse::parse_buffer;
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
@@ -103,7 +103,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 fn open_target(context: &Context, args: &Args, manifest: &Manifest, stop: &Stop) -> Result<Arc<dyn WriteAt>> {
     target::check(&args.target, manifest, args.writing.onto_source)?;
     target::confirm(&args.target, manifest, &context.global, Some(&args.writing))?;
-    interrupt::hint(GO_ON);
+    interrupt::leaves(left_in(&args.target));
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;
     target::open(&args.target, manifest, &args.writing)
@@ -142,8 +142,8 @@ fn fetch(
     meter.finish();
     reporter.end(done.as_ref());
     done.map_err(|error| {
-        let failure = explain(error);
-        if failure.exit == Exit::Interrupted { failure.context("interrupted").hint(GO_ON) } else { failure }
+        let failure = explain(error, &args.target);
+        if failure.exit == Exit::Interrupted { interrupt::failure() } else { failure }
     })
 }
 

@@ -17,6 +17,7 @@ use store::Repository;
 use super::Context;
 use crate::args::{Effort, FromServer, Writing};
 use crate::exit::{Exit, Failure, Result};
+use crate::interrupt::{GO_ON, Leaves};
 use crate::library::Library;
 use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, interrupt, repository, target, version};
@@ -52,10 +53,6 @@ pub(crate) struct Args {
 /// The target that stands for standard output.
 const STDOUT: &str = "-";
 
-/// Hint after an interrupted install.
-pub(crate) const GO_ON: &str =
-    "the target holds a part of the image; the same command with --resume goes on from here";
-
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log: a damaged object that is found here is removed from the log.
     let library = Library::open_with_scrubs(context, &args.from)?;
@@ -84,12 +81,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     target::confirm(&args.target, &version, &context.global, Some(&args.writing))?;
     let began = clock::now();
     let disk = target::open(&args.target, &version, &args.writing)?;
-    interrupt::hint(GO_ON);
+    interrupt::leaves(left_in(&args.target));
     let meter = Arc::new(Meter::new(context.output, context.global.quiet));
     let options = target::options(&args.target, &args.writing, &args.effort);
     let done = write(catalogue, library.objects(), disk, options, meter.clone());
     meter.finish();
-    let done = done.map_err(explain)?;
+    let done = done.map_err(|error| explain(error, &args.target))?;
+    interrupt::leaves(Leaves::Nothing);
     let took = clock::now().duration_since(began);
     context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))
 }
@@ -110,6 +108,7 @@ fn to_stdout(context: &Context, repository: &Repository, version: Manifest) -> R
         (format!("{}@{}", version.image, version.number), version.size_sectors * SECTOR_BYTES);
     let meter = Meter::new(context.output, context.global.quiet);
     meter.begin(Stage::Install, bytes);
+    interrupt::leaves(Leaves::PartOfStream);
     let began = clock::now();
     let snapshot = repository.snapshot(&name.parse()?)?;
     let written = snapshot.copy_to(0, bytes, &mut Metered { to: &mut stdout, meter: &meter });
@@ -117,6 +116,7 @@ fn to_stdout(context: &Context, repository: &Repository, version: Manifest) -> R
     written.and_then(|()| {
         stdout.flush().map_err(|error| base::Error::from_io("write to standard output", error))
     })?;
+    interrupt::leaves(Leaves::Nothing);
     let took = clock::now().duration_since(began);
     let (size, rate) = (show_bytes(bytes), show_rate(bytes, took));
     context.output.note(&format!("wrote {name} to standard output: {size}, {}, {rate}", show_duration(took)));
@@ -153,12 +153,22 @@ fn write(
     installer.finish()
 }
 
+/// What an install into `target` leaves behind when it is interrupted.
+pub(crate) fn left_in(target: &Path) -> Leaves {
+    if target::is_null(target) { Leaves::NoTarget } else { Leaves::PartOfTarget }
+}
+
 /// Adds a hint: an interrupted install can be resumed, and a refused one has written nothing.
-pub(crate) fn explain(error: impl Into<Failure>) -> Failure {
+pub(crate) fn explain(error: impl Into<Failure>, target: &Path) -> Failure {
     let failure = error.into();
     match failure.exit {
         Exit::Refused => failure.hint("nothing was written"),
         Exit::Verification => failure,
+        // To go on would miss it again.
+        Exit::NotFound => {
+            failure.hint("`diskcast verify`, where the repository is, tells what is missing in it")
+        }
+        _ if target::is_null(target) => failure,
         _ => failure.hint(GO_ON),
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -103,10 +104,7 @@ impl Output {
     /// Prints why the program fails.
     pub(crate) fn failure(self, failure: &Failure) {
         if self.json {
-            let record = serde_json::json!({
-                "type": "error", "exit": failure.exit as u8, "message": failure.message, "hint": failure.hint,
-            });
-            let _ = print(&format!("{record}\n"));
+            let _ = print(&record_of(failure));
         }
         let mut text = format!("error: {}\n", printable(&failure.message));
         if let Some(hint) = &failure.hint {
@@ -114,6 +112,28 @@ impl Output {
         }
         complain(&text);
     }
+
+    /// Prints that the program was interrupted. Waits for nobody: another thread may be stuck in writing to standard
+    /// output, whose reader may have gone to sleep.
+    pub(crate) fn interruption(self, failure: &Failure) {
+        if self.json {
+            let stdout = std::io::stdout();
+            let mut ready = [PollFd::new(&stdout, PollFlags::OUT)];
+            if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                let _ = rustix::io::write(&stdout, record_of(failure).as_bytes());
+            }
+        }
+        self.note(&failure.message);
+        failure.hint.iter().for_each(|hint| self.note(&format!("hint: {hint}")));
+    }
+}
+
+/// A failure as a line of JSON.
+fn record_of(failure: &Failure) -> String {
+    let record = serde_json::json!({
+        "type": "error", "exit": failure.exit as u8, "message": failure.message, "hint": failure.hint,
+    });
+    format!("{record}\n")
 }
 
 fn print_unless(quiet: bool, text: impl FnOnce() -> String) -> Result<()> {
