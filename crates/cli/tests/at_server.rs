@@ -33,6 +33,29 @@ fn images_of_a_server_are_used_like_those_of_a_folder() {
     assert!(there("create empty 1M -q").ends_with("exit: 0\n"));
     let names = there("images");
     assert!(["copied", "twin", "empty"].iter().all(|name| names.contains(name)), "{names}");
+    assert!(there("commit web disk.img --at 0 -q").ends_with("exit: 0\n"));
+    assert_eq!(bench.json("log web --limit 1")[0]["number"], 2);
+    let compared = there("commit web disk.img");
+    assert!(
+        compared.contains("only where the repository is") && compared.ends_with("exit: 2\n"),
+        "{compared}"
+    );
+    let prepared = there("attach web --name vm1 --prepare");
+    assert!(prepared.contains("the disk vm1 of web@2 is ready"), "{prepared}");
+    std::fs::create_dir(bench.path("here")).unwrap();
+    let mounted = there("mount here --dry-run");
+    assert!(mounted.contains("would do: mount 4 images of ") && mounted.ends_with("exit: 0\n"), "{mounted}");
+    // With and without the server in its place.
+    assert!(there("fetch web fetched.img -q").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("fetched.img"));
+    let placed = bench.see(&format!("fetch {} web null: -q --token-file join.token", server.url));
+    assert!(placed.ends_with("exit: 0\n"), "{placed}");
+    let doctor = there("doctor --for 20m --interface nosuch");
+    assert!(doctor.contains("`nosuch`") && doctor.ends_with("exit: 10\n"), "{doctor}");
+    for words in ["fetch web out.img", "doctor"] {
+        let nowhere = bench.see(words);
+        assert!(nowhere.contains("--repo https://SERVER") && nowhere.ends_with("exit: 2\n"), "{nowhere}");
+    }
     let missing = there("inspect wbe");
     assert!(missing.contains("did you mean `web`?") && missing.ends_with("exit: 10\n"), "{missing}");
     let stdout = there("install web -");
@@ -116,21 +139,37 @@ fn each_command_is_in_the_table_and_the_refused_ones_say_so() {
     let listed: Vec<_> = listed.filter_map(|line| line.split_whitespace().next()).take(rows.len()).collect();
     let named: Vec<_> = rows.iter().map(|row| row[1].trim_matches('`')).collect();
     assert_eq!(named, listed, "the order of the help text");
-    for row in rows.iter().filter(|row| row[3].starts_with("refused")) {
-        let words = match row[1].trim_matches('`') {
+    let refused = rows.iter().filter(|row| row[3].starts_with("refused"));
+    let refused = refused.map(|row| (row[1].trim_matches('`'), row[4].as_str()));
+    let parts =
+        ["key", "verify"].map(|name| (name, rows.iter().find(|row| row[1] == format!("`{name}`")).unwrap()));
+    for (name, instead) in refused.chain(parts.map(|(name, row)| (name, row[4].as_str()))) {
+        let words = match name {
             "diff" => "diff a b",
             "tag" => "tag web@1 stable",
             "remove" => "remove web@1",
             "profile" => "profile show web",
             "copy" => "copy web elsewhere",
+            "key" => "key cut-over",
+            "verify" => "verify --repair",
             other => other,
         };
-        let said = bench.see(&format!("{words} --repo https://127.0.0.1:1"));
-        assert!(
-            said.contains("works on a repository itself") && said.ends_with("exit: 2\n"),
-            "{words}: {said}"
-        );
+        for token in ["", "--token-file join.token"] {
+            let said = bench.see(&format!("{words} --repo https://127.0.0.1:1 {token}"));
+            assert!(
+                said.contains("works on a repository itself") && said.ends_with("exit: 2\n"),
+                "{words}: {said}"
+            );
+            let hint = said.split_once("hint: ").unwrap().1;
+            let named = instead.split('`').skip(1).step_by(2);
+            assert!(
+                named.clone().count() > 0 && named.into_iter().all(|name| hint.contains(name)),
+                "{words}: {said}"
+            );
+        }
     }
+    let local = bench.see("prune --token-file join.token");
+    assert!(local.contains("--token-file is for a server") && local.ends_with("exit: 2\n"), "{local}");
 }
 
 /// The largest chunk of the repository.
