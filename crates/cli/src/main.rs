@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let config =
         Config::load().unwrap_or_else(|why| clap::Error::raw(clap::error::ErrorKind::Io, why + "\n").exit());
     let command = at_server::take_token_files(config.set_defaults(command_line()));
-    let matches = command.get_matches();
+    let matches = cli::matches_of(command);
     let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(&cli.global);
     let applied = at_server::apply(&mut cli.global, &mut cli.command, &matches);
