@@ -142,3 +142,32 @@ fn who_gives_no_command_gets_the_help_also_with_variables() {
     let wrong = bench.see("nosuch");
     assert!(wrong.contains("unrecognized subcommand") && wrong.ends_with("exit: 2\n"), "{wrong}");
 }
+
+#[test]
+fn what_a_server_answers_is_said_without_the_request() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 4, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-multicast");
+    let there = |words: &str| bench.see(&format!("{words} --repo {} --token-file join.token", server.url));
+    let absent = there("inspect web@7");
+    assert!(absent.starts_with("err: error: there is no version `web@7`\n"), "{absent}");
+    // What a token must not see is not said to be absent.
+    let narrow = bench.command("token --image lab-*").output().unwrap();
+    bench.keep_secret("narrow.token", narrow.stdout);
+    let none = bench.see(&format!("images --repo {} --token-file narrow.token", server.url));
+    assert!(none.contains("no image that the token is good for, which are lab-*"), "{none}");
+    assert!(!none.contains("no images yet") && none.ends_with("exit: 0\n"), "{none}");
+    // The right to write is asked for before the disk is looked at.
+    let denied = there("capture disk.img web");
+    assert!(denied.contains("the token grants reading only") && denied.contains("token --write"), "{denied}");
+    assert!(!denied.contains("to capture") && denied.ends_with("exit: 13\n"), "{denied}");
+
+    std::fs::remove_dir_all(bench.path("repo/chunks")).unwrap();
+    for words in ["install web out.img", "fetch web out2.img"] {
+        let missing = there(words);
+        assert!(missing.contains("missing in the server's repository"), "{words}: {missing}");
+        assert!(!missing.contains("chunks/") && !missing.contains("--resume"), "{words}: {missing}");
+        assert!(missing.ends_with("exit: 10\n"), "{words}: {missing}");
+    }
+}

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// Passes requests without bodies on to the server at `url`, and answers back. `change` sees the head of each request
-/// and may change the body of its answer, or not return. Returns the URL for clients.
+/// Passes requests on to the server at `url`, and answers back. `change` sees the head of each request and may change
+/// the body of its answer, or keep it back. Returns the URL for clients.
 pub(crate) fn between(url: &str, change: impl Fn(&str, &mut Vec<u8>) + Send + Sync + 'static) -> String {
     let (server, change) = (url.trim_start_matches("http://").to_owned(), Arc::new(change));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -24,15 +24,22 @@ fn pass_on(client: &TcpStream, server: &TcpStream, change: &dyn Fn(&str, &mut Ve
     let (mut to_client, mut to_server) = (client, server);
     loop {
         let request = head(&mut requests)?;
-        to_server.write_all(request.as_bytes()).ok()?;
+        let sent = body(&mut requests, &request)?;
+        to_server.write_all(&[request.as_bytes(), &sent].concat()).ok()?;
         let answer = head(&mut answers)?;
-        let length = answer.lines().find_map(|line| line.strip_prefix("content-length: "));
-        let mut body = vec![0; length.unwrap().parse().unwrap()];
-        answers.read_exact(&mut body).ok()?;
+        let mut body = if request.starts_with("HEAD ") { Vec::new() } else { body(&mut answers, &answer)? };
         change(&request, &mut body);
         to_client.write_all(answer.as_bytes()).ok()?;
         to_client.write_all(&body).ok()?;
     }
+}
+
+/// As many bytes as `head` says.
+fn body(from: &mut impl Read, head: &str) -> Option<Vec<u8>> {
+    let bytes = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; bytes.map_or(0, |bytes| bytes.parse().unwrap())];
+    from.read_exact(&mut body).ok()?;
+    Some(body)
 }
 
 /// The lines up to the empty one; `None` at the end of the connection.
