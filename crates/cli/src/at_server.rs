@@ -1,9 +1,63 @@
 //! `--repo https://SERVER`: one way to name a server for every command. It stands for the command's own option, where
 //! there is one. Commands that work on a repository itself are refused.
 
+use clap::{Arg, ArgMatches};
+
 use crate::args::Global;
 use crate::cli::Command;
 use crate::exit::{Exit, Failure, Result};
+
+/// Commands that work on a repository itself, and what to do instead where there is only a server.
+const HERE: &[(&str, &str)] = &[
+    ("init", "the server has a repository: `diskcast init --repo FOLDER` makes another one on this machine"),
+    ("serve", "say which repository to offer: `diskcast serve --repo FOLDER`, or s3://BUCKET/PREFIX"),
+    (
+        "repository",
+        "`diskcast images` shows what a server has; run `diskcast repository` where the repository is",
+    ),
+    ("usage", "`diskcast images` shows the size of each image; run `diskcast usage` where the repository is"),
+    ("diff", "`diskcast log` lists the versions; run `diskcast diff` where the repository is"),
+    ("tag", "a server moves no tags: use `image@version`, or run `diskcast tag` where the repository is"),
+    ("remove", "a server removes nothing: run `diskcast remove` where the repository is"),
+    ("profile", "`diskcast attach` uses profiles by itself; run `diskcast profile` where the repository is"),
+    ("copy", "`diskcast clone` copies within a server; run `diskcast copy` where one of the repositories is"),
+    ("prune", "run `diskcast prune` where the repository is; its server goes on meanwhile"),
+    ("key cut-over", "run `diskcast key cut-over` where the repository is, with the key that signs"),
+    (
+        "verify --repair",
+        "`diskcast verify` finds damage through a server; run `diskcast verify --repair` where the repository is",
+    ),
+];
+
+/// The id of an option for a server in commands that have none.
+const UNUSED: &str = "option_for_a_server";
+
+/// Lets the commands that work on a repository itself take `--token-file`, so that who gives it is told what is wrong:
+/// that there is no server in this command, not that there is no such option.
+pub(crate) fn take_token_files(command: clap::Command) -> clap::Command {
+    command.mut_subcommands(|command| {
+        if !HERE.iter().any(|(name, _)| name.split(' ').next() == Some(command.get_name())) {
+            return command;
+        }
+        if command.has_subcommands() {
+            return command.mut_subcommands(with_unused);
+        }
+        with_unused(command)
+    })
+}
+
+fn with_unused(command: clap::Command) -> clap::Command {
+    if command.get_arguments().any(|argument| argument.get_long() == Some("token-file")) {
+        return command;
+    }
+    command.arg(Arg::new(UNUSED).long("token-file").value_name("FILE").hide(true))
+}
+
+/// Whether `matches` have the option that [`take_token_files`] added.
+fn has_unused(matches: &ArgMatches) -> bool {
+    let Some((_, sub)) = matches.subcommand() else { return false };
+    matches!(sub.try_contains_id(UNUSED), Ok(true)) || has_unused(sub)
+}
 
 /// The server that `--repo` or `DISKCAST_REPO` names, if it names one.
 fn server(global: &Global) -> Option<String> {
@@ -12,9 +66,29 @@ fn server(global: &Global) -> Option<String> {
     is_url.then(|| repo.clone())
 }
 
-/// Gives the server that `--repo` names to `command`. Commands that name one themselves keep theirs.
-pub(crate) fn apply(global: &mut Global, command: &mut Command) -> Result<()> {
-    let Some(server) = server(global) else { return Ok(()) };
+/// Gives the server that `--repo` names to `command`. Commands that name one themselves keep theirs. `matches` is what
+/// both were made from.
+pub(crate) fn apply(global: &mut Global, command: &mut Command, matches: &ArgMatches) -> Result<()> {
+    let server = server(global);
+    match command {
+        Command::Fetch(args) => args.settle(server.as_deref())?,
+        Command::Doctor(args) => args.settle(server.as_deref())?,
+        _ => {}
+    }
+    let Some(server) = server else {
+        if has_unused(matches) {
+            let text = "--token-file is for a server, and this command works on a repository itself";
+            return Err(Failure::new(Exit::Usage, text).hint("omit --token-file"));
+        }
+        return Ok(());
+    };
+    give(server, command)?;
+    // From here on there is no repository of this machine's, unless the command means its default.
+    global.repo = None;
+    Ok(())
+}
+
+fn give(server: String, command: &mut Command) -> Result<()> {
     match command {
         Command::Images(args) => args.from.server = Some(server),
         Command::Inspect(args) => args.from.server = Some(server),
@@ -37,11 +111,7 @@ pub(crate) fn apply(global: &mut Global, command: &mut Command) -> Result<()> {
         | Command::Token(_) => {}
         Command::Key(args) if args.is_of_repository() => return Err(refusal("key cut-over")),
         Command::Key(_) => {}
-        Command::Verify(args) if args.repair.is_some() => {
-            let hint = "`diskcast verify` finds damage through a server; run `diskcast verify --repair` where \
-                        the repository is: --repo FOLDER or s3://BUCKET/PREFIX";
-            return Err(works_here("verify --repair").hint(hint));
-        }
+        Command::Verify(args) if args.repair.is_some() => return Err(refusal("verify --repair")),
         Command::Verify(args) => args.from.server = Some(server),
         Command::Init(_) => return Err(refusal("init")),
         Command::Serve(_) => return Err(refusal("serve")),
@@ -54,16 +124,12 @@ pub(crate) fn apply(global: &mut Global, command: &mut Command) -> Result<()> {
         Command::Prune(_) => return Err(refusal("prune")),
         Command::Repository(_) => return Err(refusal("repository")),
     }
-    // From here on there is no repository of this machine's, unless the command means its default.
-    global.repo = None;
     Ok(())
 }
 
 fn refusal(command: &str) -> Failure {
-    works_here(command).hint("run it where the repository is: --repo FOLDER or s3://BUCKET/PREFIX")
-}
-
-fn works_here(command: &str) -> Failure {
     let text = format!("`diskcast {command}` works on a repository itself, not through a server");
-    Failure::new(Exit::Usage, text)
+    let (_, instead) =
+        HERE.iter().find(|(name, _)| *name == command).expect("a refused command is in the list");
+    Failure::new(Exit::Usage, text).hint(*instead)
 }

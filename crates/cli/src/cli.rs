@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 
 use clap::CommandFactory as _;
+use clap::builder::{OsStr, Resettable};
+use clap::error::ErrorKind;
 
 use crate::args::Global;
 use crate::commands;
@@ -69,6 +71,20 @@ pub(crate) fn command_line() -> clap::Command {
         .help_template(format!(
             "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{all-args}}{{after-help}}"
         ))
+}
+
+/// What the user asks for. Ends the program if that is help, or wrong.
+pub(crate) fn matches_of(command: clap::Command) -> clap::ArgMatches {
+    command.clone().try_get_matches().unwrap_or_else(|error| match error.kind() {
+        // A variable counts as an argument, so that clap would not show the help to who gives none.
+        ErrorKind::MissingSubcommand => without_variables(command).get_matches(),
+        _ => error.exit(),
+    })
+}
+
+fn without_variables(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| argument.env(Resettable::<OsStr>::Reset));
+    command.mut_subcommands(without_variables)
 }
 
 /// What to do.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Command;
 
+use crate::connect;
+
 /// The file for all users.
 const SYSTEM: &str = "/etc/diskcast/config.toml";
 /// Names another file instead of these two.
@@ -34,6 +36,10 @@ impl Config {
                 Err(error) if may_be_missing && error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(said(&path, &error.to_string())),
             }
+        }
+        // A token in the environment, too, comes before the file that a file names.
+        if std::env::var_os(connect::VARIABLE).is_some_and(|token| !token.is_empty()) {
+            config.0.remove("token-file");
         }
         Ok(config)
     }

@@ -18,7 +18,8 @@ use crate::exit::{Exit, Failure, Result};
 use crate::ui::output::Output;
 use crate::{keys, repository};
 
-const VARIABLE: &str = "DISKCAST_TOKEN";
+/// Has the token itself.
+pub(crate) const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
 
 /// A client of `server` for commands. It waits for the server up to `access.wait` and tells the user so.
@@ -73,11 +74,24 @@ pub(crate) fn writer(server: &str, access: &ServerAccess, context: &Context, sea
         .hint("give --sign-key to `diskcast serve`, not here"));
     }
     let client = client(server, access, keys, Stop::new(), context.output)?;
+    may_write(&client)?;
     // A user who gives a key expects encryption, so an unencrypted server is refused too.
     if seals || keys.encryption_key.is_some() {
         keys::check_server(keys, &client)?;
     }
     Ok(client)
+}
+
+/// Succeeds if the client's token grants writing, so that nothing is read and prepared for a server that refuses it.
+fn may_write(client: &Client) -> Result<()> {
+    match client.token_grant() {
+        Ok(grant) if grant.right == "write" => Ok(()),
+        Ok(_) => Err(Failure::new(Exit::Unauthorized, "the token grants reading only")
+            .hint("`diskcast token --write` on the server makes one that may write")),
+        // A server that is too old for this request refuses later.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The images that a command changes: on the server if one is named, else in the local repository.

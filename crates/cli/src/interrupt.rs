@@ -9,14 +9,60 @@ use parking_lot::{Condvar, Mutex};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::exit::{Exit, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::ui::output::Output;
 
 static COOPERATIVE: AtomicBool = AtomicBool::new(false);
 static STOP: AtomicBool = AtomicBool::new(false);
-static HINT: OnceLock<&str> = OnceLock::new();
+static LEAVES: Mutex<Leaves> = Mutex::new(Leaves::Nothing);
 static LAST: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 static CHANGE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+
+/// Hint for a target that got only a part of an image.
+pub(crate) const GO_ON: &str =
+    "the target holds a part of the image; the same command with --resume goes on from here";
+
+/// What an interruption leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// Nothing that people must know of.
+    Nothing,
+    /// A target that can be gone on with.
+    PartOfTarget,
+    /// Nothing, since the target was `null:`.
+    NoTarget,
+    /// The beginning of a disk in standard output.
+    PartOfStream,
+    /// Objects that no version needs.
+    NoVersion,
+    /// A version, or not: its publication was under way.
+    PerhapsVersion,
+    /// A disk that runs on, and a commit of it that may still be made.
+    CalledOff,
+}
+
+impl Leaves {
+    fn failure(self) -> Failure {
+        let (words, hint) = match self {
+            Self::Nothing => ("interrupted", None),
+            Self::PartOfTarget => ("interrupted", Some(GO_ON)),
+            Self::NoTarget => ("interrupted: nothing was written, and not everything was verified", None),
+            Self::PartOfStream => ("interrupted: standard output got a part of the disk only", None),
+            Self::NoVersion => ("interrupted: no version was made", None),
+            Self::PerhapsVersion => {
+                let hint = "`diskcast log IMAGE` tells whether it was";
+                ("interrupted: the version was about to be made", Some(hint))
+            }
+            Self::CalledOff => {
+                let hint = "a commit to a server is called off, and the disk runs on with all that was written: \
+                            commit again";
+                ("interrupted", Some(hint))
+            }
+        };
+        let failure = Failure::new(Exit::Interrupted, words);
+        if let Some(hint) = hint { failure.hint(hint) } else { failure }
+    }
+}
 
 /// Starts the thread that handles signals.
 pub(crate) fn watch(output: Output) -> Result<()> {
@@ -28,8 +74,7 @@ pub(crate) fn watch(output: Output) -> Result<()> {
         for _ in signals.forever() {
             let first = !STOP.load(Ordering::SeqCst);
             if !first || !COOPERATIVE.load(Ordering::SeqCst) {
-                output.note("interrupted");
-                HINT.get().into_iter().for_each(|hint| output.note(&format!("hint: {hint}")));
+                output.interruption(&failure());
                 LAST.get().into_iter().for_each(|act| act());
                 std::process::exit(Exit::Interrupted as i32);
             }
@@ -48,9 +93,14 @@ fn is_ignored(signal: i32, status: &str) -> bool {
         .is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Sets the hint that is printed if the program is interrupted from now on. Only the first call has an effect.
-pub(crate) fn hint(text: &'static str) {
-    HINT.get_or_init(|| text);
+/// Says what an interruption leaves behind from now on.
+pub(crate) fn leaves(what: Leaves) {
+    *LEAVES.lock() = what;
+}
+
+/// The failure of a command that is interrupted now.
+pub(crate) fn failure() -> Failure {
+    LEAVES.lock().failure()
 }
 
 /// Registers cleanup that runs before the program exits because of a signal. It must return soon: only SIGKILL can

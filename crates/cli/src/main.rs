@@ -34,10 +34,11 @@ use crate::ui::output::Output;
 fn main() -> ExitCode {
     let config =
         Config::load().unwrap_or_else(|why| clap::Error::raw(clap::error::ErrorKind::Io, why + "\n").exit());
-    let matches = config.set_defaults(command_line()).get_matches();
+    let command = at_server::take_token_files(config.set_defaults(command_line()));
+    let matches = cli::matches_of(command);
     let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(&cli.global);
-    let applied = at_server::apply(&mut cli.global, &mut cli.command);
+    let applied = at_server::apply(&mut cli.global, &mut cli.command, &matches);
     match applied.and_then(|()| run(&Context { global: cli.global, output }, &cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -3,10 +3,9 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 
+use common::between::between;
 use common::{Bench, assert_same};
 
 #[test]
@@ -34,6 +33,29 @@ fn images_of_a_server_are_used_like_those_of_a_folder() {
     assert!(there("create empty 1M -q").ends_with("exit: 0\n"));
     let names = there("images");
     assert!(["copied", "twin", "empty"].iter().all(|name| names.contains(name)), "{names}");
+    assert!(there("commit web disk.img --at 0 -q").ends_with("exit: 0\n"));
+    assert_eq!(bench.json("log web --limit 1")[0]["number"], 2);
+    let compared = there("commit web disk.img");
+    assert!(
+        compared.contains("only where the repository is") && compared.ends_with("exit: 2\n"),
+        "{compared}"
+    );
+    let prepared = there("attach web --name vm1 --prepare");
+    assert!(prepared.contains("the disk vm1 of web@2 is ready"), "{prepared}");
+    std::fs::create_dir(bench.path("here")).unwrap();
+    let mounted = there("mount here --dry-run");
+    assert!(mounted.contains("would do: mount 4 images of ") && mounted.ends_with("exit: 0\n"), "{mounted}");
+    // With and without the server in its place.
+    assert!(there("fetch web fetched.img -q").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("fetched.img"));
+    let placed = bench.see(&format!("fetch {} web null: -q --token-file join.token", server.url));
+    assert!(placed.ends_with("exit: 0\n"), "{placed}");
+    let doctor = there("doctor --for 20m --interface nosuch");
+    assert!(doctor.contains("`nosuch`") && doctor.ends_with("exit: 10\n"), "{doctor}");
+    for words in ["fetch web out.img", "doctor"] {
+        let nowhere = bench.see(words);
+        assert!(nowhere.contains("--repo https://SERVER") && nowhere.ends_with("exit: 2\n"), "{nowhere}");
+    }
     let missing = there("inspect wbe");
     assert!(missing.contains("did you mean `web`?") && missing.ends_with("exit: 10\n"), "{missing}");
     let stdout = there("install web -");
@@ -63,12 +85,43 @@ fn a_file_of_settings_names_the_server_and_its_token() {
     let elsewhere =
         bench.show(&images().env("DISKCAST_REPO", bench.path("repo")).args(["--json"]).output().unwrap());
     assert!(elsewhere.contains("web"), "{elsewhere}");
+    // So does a token in a variable, before the file that the file names.
+    let token = std::fs::read_to_string(&token).unwrap();
+    std::fs::write(&config, format!("repo = \"{}\"\ntoken-file = \"missing.token\"\n", server.url)).unwrap();
+    let given = bench.show(&images().env("DISKCAST_TOKEN", &token).output().unwrap());
+    assert_eq!(given, listed);
+    assert!(bench.show(&images().output().unwrap()).contains("missing.token"));
     std::fs::write(&config, "tokenfile = \"x\"").unwrap();
     let wrong = bench.show(&images().output().unwrap());
     assert!(
         wrong.contains("config.toml`: there is no setting `tokenfile`") && wrong.ends_with("exit: 2\n"),
         "{wrong}"
     );
+}
+
+#[test]
+fn a_user_has_settings_in_the_folder_of_settings_or_in_the_home_folder() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 1, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let settings = |folder: &str, text: &str| {
+        std::fs::create_dir_all(bench.path(folder)).unwrap();
+        std::fs::write(bench.path(folder).join("config.toml"), text).unwrap();
+    };
+    settings("home/.config/diskcast", &format!("repo = \"{}\"\n", bench.path("repo").display()));
+    settings("xdg/diskcast", "repo = \"nowhere\"\n");
+    let images = |xdg: &str| {
+        let mut command = bench.command("images");
+        command.env_remove("DISKCAST_REPO").env_remove("DISKCAST_CONFIG").env("HOME", bench.path("home"));
+        bench.show(&command.env("XDG_CONFIG_HOME", xdg).output().unwrap())
+    };
+    // A relative path does not count (XDG Base Directory Specification).
+    for home in ["", "xdg"] {
+        let listed = images(home);
+        assert!(listed.contains("web") && listed.ends_with("exit: 0\n"), "{listed}");
+    }
+    let other = images(&bench.path("xdg").display().to_string());
+    assert!(other.contains("nowhere") && other.ends_with("exit: 10\n"), "{other}");
 }
 
 #[test]
@@ -86,21 +139,37 @@ fn each_command_is_in_the_table_and_the_refused_ones_say_so() {
     let listed: Vec<_> = listed.filter_map(|line| line.split_whitespace().next()).take(rows.len()).collect();
     let named: Vec<_> = rows.iter().map(|row| row[1].trim_matches('`')).collect();
     assert_eq!(named, listed, "the order of the help text");
-    for row in rows.iter().filter(|row| row[3].starts_with("refused")) {
-        let words = match row[1].trim_matches('`') {
+    let refused = rows.iter().filter(|row| row[3].starts_with("refused"));
+    let refused = refused.map(|row| (row[1].trim_matches('`'), row[4].as_str()));
+    let parts =
+        ["key", "verify"].map(|name| (name, rows.iter().find(|row| row[1] == format!("`{name}`")).unwrap()));
+    for (name, instead) in refused.chain(parts.map(|(name, row)| (name, row[4].as_str()))) {
+        let words = match name {
             "diff" => "diff a b",
             "tag" => "tag web@1 stable",
             "remove" => "remove web@1",
             "profile" => "profile show web",
             "copy" => "copy web elsewhere",
+            "key" => "key cut-over",
+            "verify" => "verify --repair",
             other => other,
         };
-        let said = bench.see(&format!("{words} --repo https://127.0.0.1:1"));
-        assert!(
-            said.contains("works on a repository itself") && said.ends_with("exit: 2\n"),
-            "{words}: {said}"
-        );
+        for token in ["", "--token-file join.token"] {
+            let said = bench.see(&format!("{words} --repo https://127.0.0.1:1 {token}"));
+            assert!(
+                said.contains("works on a repository itself") && said.ends_with("exit: 2\n"),
+                "{words}: {said}"
+            );
+            let hint = said.split_once("hint: ").unwrap().1;
+            let named = instead.split('`').skip(1).step_by(2);
+            assert!(
+                named.clone().count() > 0 && named.into_iter().all(|name| hint.contains(name)),
+                "{words}: {said}"
+            );
+        }
     }
+    let local = bench.see("prune --token-file join.token");
+    assert!(local.contains("--token-file is for a server") && local.ends_with("exit: 2\n"), "{local}");
 }
 
 /// The largest chunk of the repository.
@@ -206,36 +275,6 @@ fn verify_through_a_server_reads_an_encrypted_repository_with_its_key() {
     assert!(there(" --encryption-key box.key").ends_with("exit: 12\n"));
 }
 
-/// Passes requests without bodies on to `server`, and flips a bit in each chunk that comes back.
-fn spoil_chunks(client: TcpStream, server: TcpStream) -> Option<()> {
-    let (mut requests, mut answers) = (BufReader::new(&client), BufReader::new(&server));
-    loop {
-        let request = head(&mut requests)?;
-        (&server).write_all(request.as_bytes()).ok()?;
-        let answer = head(&mut answers)?;
-        let length = answer.lines().find_map(|line| line.strip_prefix("content-length: "));
-        let mut body = vec![0; length.unwrap().parse().unwrap()];
-        answers.read_exact(&mut body).ok()?;
-        if request.contains("/objects/chunks/") {
-            let middle = body.len() / 2;
-            body[middle] ^= 4;
-        }
-        (&client).write_all(answer.as_bytes()).ok()?;
-        (&client).write_all(&body).ok()?;
-    }
-}
-
-/// The lines up to the empty one; `None` at the end of the connection.
-fn head(from: &mut impl BufRead) -> Option<String> {
-    let mut head = String::new();
-    while !head.ends_with("\r\n\r\n") {
-        if from.read_line(&mut head).ok()? == 0 {
-            return None;
-        }
-    }
-    Some(head)
-}
-
 #[test]
 fn bytes_that_are_damaged_on_their_way_or_by_the_server_are_found() {
     let bench = Bench::new();
@@ -243,13 +282,10 @@ fn bytes_that_are_damaged_on_their_way_or_by_the_server_are_found() {
     assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
     let chunks = bench.json("inspect web")[0]["manifest"]["statistics"]["data_chunks"].as_u64().unwrap();
     let server = bench.serve("--no-tls --no-multicast");
-    let address = server.url.trim_start_matches("http://").to_owned();
-    let liar = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", liar.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for client in liar.incoming() {
-            let server = TcpStream::connect(&address).unwrap();
-            std::thread::spawn(move || spoil_chunks(client.unwrap(), server));
+    let url = between(&server.url, |request, body| {
+        if request.contains("/objects/chunks/") {
+            let middle = body.len() / 2;
+            body[middle] ^= 4;
         }
     });
     let verify = |url: &str| bench.see(&format!("verify web --repo {url} --token-file join.token"));

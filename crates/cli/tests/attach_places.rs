@@ -120,7 +120,7 @@ fn certificate(bench: &Bench, trust: &str) {
     std::fs::create_dir(bench.path(trust)).unwrap();
     std::fs::write(bench.path(&format!("{trust}/ca-cert.pem")), made.cert.pem()).unwrap();
     std::fs::write(bench.path(&format!("{trust}.pem")), made.cert.pem()).unwrap();
-    std::fs::write(bench.path(&format!("{trust}.key")), made.signing_key.serialize_pem()).unwrap();
+    bench.keep_secret(&format!("{trust}.key"), made.signing_key.serialize_pem());
 }
 
 fn fails(program: &str, arguments: &[&str]) -> String {

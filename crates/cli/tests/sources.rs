@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use common::between::between;
 use common::{Bench, assert_same};
 
 /// Runs a tool that must succeed, and returns what it prints.
@@ -147,14 +148,17 @@ fn what_holds_the_repository_is_not_frozen_and_a_signal_thaws() {
         inside.contains("could not be written while it is frozen") && inside.ends_with("exit: 11\n"),
         "{inside}"
     );
-    // The server never answers: the capture waits for it with the filesystem frozen.
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", silent.local_addr().unwrap());
-    let words = format!("capture {device} web --freeze -v --to {url} --wait 1h --token-file write.token");
-    // A server that has run here once knows tokens from here.
-    bench.serve("--no-multicast").stop();
-    let token = bench.command("token --write --no-tls").output().unwrap();
-    bench.keep_secret("write.token", token.stdout);
+    let server = bench.serve("--no-tls --no-multicast");
+    for (file, words) in [("write.token", "token --write"), ("other.token", "token --write --image other")] {
+        bench.keep_secret(file, bench.command(&format!("{words} --no-tls")).output().unwrap().stdout);
+    }
+    // The last answer before the disk is read does not come: the capture waits for it with the filesystem frozen.
+    let url = between(&server.url, |request, _| {
+        if request.starts_with("GET /api/v1/images/web ") {
+            std::thread::park();
+        }
+    });
+    let words = format!("capture {device} web --freeze -v --to {url} --token-file write.token");
     let mut child = bench.command(&words).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.starts_with("froze the filesystem at ")));
@@ -164,9 +168,8 @@ fn what_holds_the_repository_is_not_frozen_and_a_signal_thaws() {
     let is_frozen =
         || Command::new("fsfreeze").arg("--unfreeze").arg(&machine.place).status().unwrap().success();
     assert!(!is_frozen(), "it was thawed before");
-    drop(silent);
-    let failed = bench.see(&words.replace("--wait 1h", "--wait 1s"));
-    assert!(failed.contains("err: froze the filesystem") && failed.ends_with("exit: 1\n"), "{failed}");
+    let failed = bench.see(&words.replace(&url, &server.url).replace("write.token", "other.token"));
+    assert!(failed.contains("err: froze the filesystem") && failed.ends_with("exit: 13\n"), "{failed}");
     assert!(!is_frozen(), "thawed after an error");
 }
 
@@ -178,24 +181,30 @@ fn resize(path: &Path, mib: u64) {
 fn a_disk_that_changes_while_it_is_read_makes_no_version() {
     let bench = Bench::new();
     assert!(bench.see("init -q").ends_with("exit: 0\n"));
-    let server = bench.serve("--no-multicast");
-    bench.keep_secret("write.token", bench.command("token --write").output().unwrap().stdout);
+    let server = bench.serve("--no-tls --no-multicast");
+    bench.keep_secret("write.token", bench.command("token --write --no-tls").output().unwrap().stdout);
+    // A capture surveys its source before it asks for the image, and reads it after the answer.
+    let (gate, goes) = std::sync::mpsc::channel::<()>();
+    let goes = std::sync::Mutex::new(goes);
+    let url = between(&server.url, move |request, _| {
+        if request.starts_with("GET /api/v1/images/web ") {
+            goes.lock().unwrap().recv().unwrap();
+        }
+    });
     type Act = fn(&Path);
     let acts: [(&str, Act); 3] = [
         ("read 262144 bytes at offset ", |disk| resize(disk, 1)),
         ("grew from 16.0 MiB to 17.0 MiB", |disk| resize(disk, 17)),
         ("was written meanwhile", |disk| write(disk, b"another", 0)),
     ];
-    // A capture surveys its source before it contacts the server, and reads it after the answer.
     let capture = |act: Act, more: &str| {
         let disk = bench.disk("disk.img", 16, 1);
-        server.signal("STOP");
-        let words = format!("capture disk.img web --to {} --token-file write.token {more}", server.url);
+        let words = format!("capture disk.img web --to {url} --token-file write.token {more}");
         let mut child = bench.command(&words).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains(" to capture")));
         act(&disk);
-        server.signal("CONT");
+        gate.send(()).unwrap();
         let said: Vec<_> = lines.collect();
         (child.wait().unwrap().code(), said.join("\n"))
     };

@@ -15,10 +15,10 @@ use image::{Cipher, Manifest, NoProgress, ObjectKind, ObjectRef};
 use net::api::CreateRequest;
 use net::client::{Changes, Client, ClientOptions};
 use net::token::JoinToken;
-use store::{Location, Overseer, PruneEvent, PruneOptions, PruneReport, Repository, Scope, Stamp};
+use store::{Location, Overseer, PruneEvent, PruneOptions, PruneReport, Scope, Stamp};
 
 mod common;
-use common::{Bench, draft, start, start_on};
+use common::{Bench, draft, start, start_at};
 
 #[test]
 fn a_version_is_published_once_and_only_when_all_of_it_is_there() {
@@ -254,13 +254,46 @@ fn hostile_requests_get_a_problem_and_no_more() {
 fn a_server_is_ready_while_its_repository_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("repository");
-    let repository = Arc::new(Repository::open_or_create(&Location::Folder(place.clone())).unwrap());
-    let bench = start_on(repository, false);
+    let bench = start_at(false, &Location::Folder(place.clone()));
     let ask = || raw(&bench, "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     std::fs::rename(place.join("format"), place.join("away")).unwrap();
     assert!(!ask().starts_with("HTTP/1.1 200 "), "{}", ask());
     std::fs::rename(place.join("away"), place.join("format")).unwrap();
     assert!(ask().ends_with("ready\n"), "{}", ask());
+}
+
+#[test]
+fn answers_name_no_path_of_the_repository() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = start_at(true, &Location::Folder(folder.path().to_owned()));
+    let writer = bench.writer();
+    writer.publish("web", draft(&writer), "first").unwrap();
+    let first = |name: &str| {
+        let two = std::fs::read_dir(folder.path().join(name)).unwrap().next().unwrap().unwrap().path();
+        if two.is_file() { two } else { std::fs::read_dir(two).unwrap().next().unwrap().unwrap().path() }
+    };
+    let chunk = first("chunks");
+    let object = ObjectRef {
+        kind: ObjectKind::Chunk,
+        len: u32::try_from(chunk.metadata().unwrap().len()).unwrap(),
+        digest: chunk.file_name().unwrap().to_str().unwrap().parse().unwrap(),
+    };
+    std::fs::write(&chunk, vec![0; object.len as usize]).unwrap();
+    let damaged = writer.object(&object).unwrap_err();
+    std::fs::remove_file(&chunk).unwrap();
+    let missing = writer.object(&object).unwrap_err();
+    std::fs::write(first("versions"), "nothing").unwrap();
+    let unreadable = writer.manifest("web@1").unwrap_err();
+    let kinds = [&damaged, &missing, &unreadable].map(base::Error::kind);
+    assert_eq!(kinds, [ErrorKind::Corrupt, ErrorKind::NotFound, ErrorKind::Corrupt]);
+    for error in [damaged, missing, unreadable] {
+        let said = base::chain(&error);
+        assert!(said.contains("in the server's repository"), "{said}");
+        assert!(
+            !said.contains("chunks/") && !said.contains("versions/") && !said.contains("os error"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -37,6 +37,13 @@ pub(crate) fn record_folders() -> impl Iterator<Item = Path> {
     folders.into_iter().map(Path::from)
 }
 
+/// Whether `text`, of an error, names a record or an object of a repository by its path.
+#[must_use]
+pub fn names_a_path(text: &str) -> bool {
+    let objects = [CHUNKS, NODES].map(Path::from);
+    record_folders().chain(objects).any(|folder| text.contains(&format!("{folder}/")))
+}
+
 pub(crate) fn format() -> Path {
     Path::from(FORMAT)
 }

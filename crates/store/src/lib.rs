@@ -32,6 +32,7 @@ pub use backend::capabilities::{Capabilities, Replaces};
 pub use backend::location::{Bucket, Location};
 pub use backend::scrubs::ScrubSetting;
 pub use edit::{Blob, Changes, Committed, Content, Draft, Drafter, Piece, Recent, Shape, Snapshot};
+pub use layout::names_a_path;
 pub use lease::writer::Writer;
 pub use lease::{Owner, Purpose};
 pub use maintain::copy::{Copier, CopyReport};

@@ -8,6 +8,7 @@ use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{
     CaptureOptions, Captured, Catalogue, ChunkSize, Cipher, KnownChunks, Manifest, ObjectSink, SourceRecord,
 };
+use net::client::Client;
 use serde_json::json;
 use store::{ImageName, Reference, Repository, Writer};
 
@@ -16,9 +17,10 @@ use crate::args::parse::{parse_chunk_bytes, parse_label};
 use crate::args::{Effort, ServerAccess, Taking};
 use crate::clock;
 use crate::exit::Result;
+use crate::interrupt::Leaves;
 use crate::source::{self, StableSource};
 use crate::ui::progress::{Meter, show_rate};
-use crate::{connect, repository};
+use crate::{connect, interrupt, repository};
 
 /// Capture a disk as a new version of an image
 ///
@@ -72,9 +74,17 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let source = disk::open_source(&args.source)?;
     source::check_form(&source, args.taking.format)?;
     let options = SurveyOptions { raw: args.raw, partition: args.partition, skip: args.skip.clone() };
+    interrupt::leaves(Leaves::NoVersion);
+    let client = match &args.to {
+        // A token that may not write is refused before the disk is looked at, or a filesystem frozen.
+        Some(server) if !context.global.dry_run => {
+            Some(connect::writer(server, &args.access, context, true)?)
+        }
+        _ => None,
+    };
     let written = source::written_meanwhile(context, args.to.is_some())?;
     let stable = StableSource::begin(context, &source, &options, &args.taking, &written)?;
-    let done = read(context, args, image, (&source, &options), &stable);
+    let done = read(context, args, (image, client), (&source, &options), &stable);
     let released = stable.release();
     done.and(released)
 }
@@ -82,7 +92,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 fn read(
     context: &Context,
     args: &Args,
-    image: ImageName,
+    (image, client): (ImageName, Option<Client>),
     (source, options): (&disk::Source, &SurveyOptions),
     stable: &StableSource<'_>,
 ) -> Result<()> {
@@ -90,10 +100,10 @@ fn read(
     map.warnings.iter().for_each(|warning| context.output.warning(warning));
     context.output.note(&describe(source.name(), &map));
     let job = Job { context, args, image, source, stable, map };
-    match (&args.to, context.global.dry_run) {
-        (_, true) => job.show_plan(),
-        (Some(server), false) => job.to_server(server),
-        (None, false) => job.to_repository(),
+    match client {
+        _ if context.global.dry_run => job.show_plan(),
+        Some(client) => job.to_server(&client),
+        None => job.to_repository(),
     }
 }
 
@@ -135,14 +145,13 @@ impl Job<'_> {
         self.capture((writer, writer.cipher()), known, |draft| Ok(writer.publish(&self.image, draft)?))
     }
 
-    fn to_server(&self, server: &str) -> Result<()> {
-        let client = connect::writer(server, &self.args.access, self.context, true)?;
+    fn to_server(&self, client: &Client) -> Result<()> {
         // A request that fails now if the token or the server does, before the disk is read.
         match client.recent(self.image.as_str()) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        self.capture((&client, client.cipher()), KnownChunks::default(), |draft| {
+        self.capture((client, client.cipher()), KnownChunks::default(), |draft| {
             let mut key = [0; 16];
             getrandom::fill(&mut key).map_err(std::io::Error::from)?;
             let key = format!("{:032x}", u128::from_be_bytes(key));
@@ -157,6 +166,7 @@ impl Job<'_> {
         known: KnownChunks,
         publish: impl FnOnce(Manifest) -> Result<Manifest>,
     ) -> Result<()> {
+        interrupt::leaves(Leaves::NoVersion);
         let began = clock::now();
         let meter = Meter::new(self.context.output, self.context.global.quiet);
         let options = CaptureOptions {
@@ -175,7 +185,9 @@ impl Job<'_> {
             let name = self.source.name();
             self.context.output.warning(&format!("{name} {how}: the version is marked"));
         });
+        interrupt::leaves(Leaves::PerhapsVersion);
         let version = publish(draft)?;
+        interrupt::leaves(Leaves::Nothing);
         self.report(&version, clock::now().duration_since(began))
     }
 

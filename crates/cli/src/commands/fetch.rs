@@ -13,7 +13,7 @@ use net::interface;
 use serde_json::json;
 
 use super::Context;
-use super::install::{GO_ON, explain, report_record, sentence};
+use super::install::{explain, left_in, report_record, sentence};
 use crate::args::parse::parse_buffer;
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
@@ -25,16 +25,26 @@ use crate::{connect, interrupt, repository, target, version};
 /// Joins the server's multicast session, at any time, and fetches the rest by unicast. Prints at the end how many bytes
 /// came each way. Continues if multicast stops working or, for some time, if the server cannot be reached.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "diskcast fetch [OPTIONS] [SERVER] <NAME> <TARGET>",
+    after_help = "\
 Examples:
   diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --token-file join.token
-  diskcast fetch https://images.example:7717 web:stable disk.img --transport unicast")]
+  diskcast fetch https://images.example:7717 web:stable disk.img --transport unicast
+  diskcast fetch --repo https://10.0.0.1:7717 classroom /dev/sda"
+)]
 pub(crate) struct Args {
-    /// URL of the server
+    /// URL of the server [default: that of --repo]
+    #[arg(value_name = "SERVER")]
     pub server: String,
     /// Version to fetch: image, image:tag or image@version
+    #[arg(value_name = "NAME")]
     pub name: String,
     /// Block device, or file to create or overwrite; `null:` receives and verifies, but writes nothing
+    #[arg(value_name = "TARGET")]
+    pub third: Option<PathBuf>,
+    /// Set from the positional arguments ([`Args::settle`]).
+    #[arg(skip)]
     pub target: PathBuf,
     #[command(flatten)]
     pub access: ServerAccess,
@@ -54,6 +64,24 @@ pub(crate) struct Args {
     pub writing: Writing,
     #[command(flatten)]
     pub effort: Effort,
+}
+
+impl Args {
+    /// Takes the arguments for what they are: without SERVER there are two, and the server is that of `--repo`.
+    pub(crate) fn settle(&mut self, server: Option<&str>) -> Result<()> {
+        if let Some(target) = self.third.take() {
+            self.target = target;
+            return Ok(());
+        }
+        let (Some(server), false) = (server, self.server.contains("://")) else {
+            let text = "`diskcast fetch` takes a server, an image and a target";
+            return Err(Failure::new(Exit::Usage, text)
+                .hint("diskcast fetch SERVER NAME TARGET, or --repo https://SERVER and NAME TARGET"));
+        };
+        let name = std::mem::replace(&mut self.server, server.to_owned());
+        self.target = std::mem::replace(&mut self.name, name).into();
+        Ok(())
+    }
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -104,7 +132,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 fn open_target(context: &Context, args: &Args, manifest: &Manifest, stop: &Stop) -> Result<Arc<dyn WriteAt>> {
     target::check(&args.target, manifest, args.writing.onto_source)?;
     target::confirm(&args.target, manifest, &context.global, Some(&args.writing))?;
-    interrupt::hint(GO_ON);
+    interrupt::leaves(left_in(&args.target));
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;
     target::open(&args.target, manifest, &args.writing)
@@ -145,8 +173,8 @@ fn fetch(
     meter.finish();
     reporter.end(done.as_ref());
     done.map_err(|error| {
-        let failure = explain(error);
-        if failure.exit == Exit::Interrupted { failure.context("interrupted").hint(GO_ON) } else { failure }
+        let failure = explain(error, &args.target);
+        if failure.exit == Exit::Interrupted { interrupt::failure() } else { failure }
     })
 }
 

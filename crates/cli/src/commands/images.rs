@@ -39,7 +39,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 fn images(context: &Context, library: &Library) -> Result<()> {
     let names = library.images().image_names()?;
     if names.is_empty() {
-        context.output.note("no images yet: `diskcast capture SOURCE NAME` makes one");
+        context.output.note(&why_none(library));
         return Ok(());
     }
     let mut table = Table::new(&[
@@ -74,6 +74,18 @@ fn images(context: &Context, library: &Library) -> Result<()> {
         }));
     }
     context.output.list(&records, &table)
+}
+
+/// Why the list is empty: a token that is good for some images hides the others.
+fn why_none(library: &Library) -> String {
+    if let Library::There(client, _) = library
+        && let Ok(grant) = client.token_grant()
+        && !grant.images.iter().any(|pattern| pattern == "*")
+    {
+        let names = grant.images.join(", ");
+        return format!("the server has no image that the token is good for, which are {names}");
+    }
+    "no images yet: `diskcast capture SOURCE NAME` makes one".to_owned()
 }
 
 fn versions(context: &Context, library: &Library, name: &ImageName) -> Result<()> {

@@ -16,6 +16,7 @@ use store::Repository;
 use super::Context;
 use crate::args::{Effort, FromServer, Writing};
 use crate::exit::{Exit, Failure, Result};
+use crate::interrupt::{GO_ON, Leaves};
 use crate::library::Library;
 use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, interrupt, repository, target, version};
@@ -50,10 +51,6 @@ pub(crate) struct Args {
 
 /// The target that stands for standard output.
 const STDOUT: &str = "-";
-
-/// Hint after an interrupted install.
-pub(crate) const GO_ON: &str =
-    "the target holds a part of the image; the same command with --resume goes on from here";
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     // With the scrub log: a damaged object that is found here is removed from the log.
@@ -90,7 +87,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             return Err(refused);
         }
     };
-    interrupt::hint(GO_ON);
+    interrupt::leaves(left_in(&args.target));
     let meter = Meter::new(context.output, context.global.quiet);
     let options = target::options(&args.target, &args.writing, &args.effort);
     let done = match reporter {
@@ -104,7 +101,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             done
         }
     };
-    let done = done.map_err(explain)?;
+    let done = done.map_err(|error| explain(error, &args.target))?;
+    interrupt::leaves(Leaves::Nothing);
     let took = clock::now().duration_since(began);
     context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))
 }
@@ -125,6 +123,7 @@ fn to_stdout(context: &Context, repository: &Repository, version: Manifest) -> R
         (format!("{}@{}", version.image, version.number), version.size_sectors * SECTOR_BYTES);
     let meter = Meter::new(context.output, context.global.quiet);
     meter.begin(Stage::Install, bytes);
+    interrupt::leaves(Leaves::PartOfStream);
     let began = clock::now();
     let snapshot = repository.snapshot(&name.parse()?)?;
     let written = snapshot.copy_to(0, bytes, &mut Metered { to: &mut stdout, meter: &meter });
@@ -132,6 +131,7 @@ fn to_stdout(context: &Context, repository: &Repository, version: Manifest) -> R
     written.and_then(|()| {
         stdout.flush().map_err(|error| base::Error::from_io("write to standard output", error))
     })?;
+    interrupt::leaves(Leaves::Nothing);
     let took = clock::now().duration_since(began);
     let (size, rate) = (show_bytes(bytes), show_rate(bytes, took));
     context.output.note(&format!("wrote {name} to standard output: {size}, {}, {rate}", show_duration(took)));
@@ -180,12 +180,22 @@ fn write(
     done
 }
 
+/// What an install into `target` leaves behind when it is interrupted.
+pub(crate) fn left_in(target: &Path) -> Leaves {
+    if target::is_null(target) { Leaves::NoTarget } else { Leaves::PartOfTarget }
+}
+
 /// Adds a hint: an interrupted install can be resumed, and a refused one has written nothing.
-pub(crate) fn explain(error: impl Into<Failure>) -> Failure {
+pub(crate) fn explain(error: impl Into<Failure>, target: &Path) -> Failure {
     let failure = error.into();
     match failure.exit {
         Exit::Refused => failure.hint("nothing was written"),
         Exit::Verification => failure,
+        // To go on would miss it again.
+        Exit::NotFound => {
+            failure.hint("`diskcast verify`, where the repository is, tells what is missing in it")
+        }
+        _ if target::is_null(target) => failure,
         _ => failure.hint(GO_ON),
     }
 }

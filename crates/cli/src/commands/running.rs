@@ -11,11 +11,9 @@ use super::Context;
 use super::disks::{folder_of, no_such_disk};
 use crate::args::RunningDisk;
 use crate::exit::{Exit, Failure, Result};
+use crate::interrupt::Leaves;
 use crate::{clock, interrupt};
 
-/// Hint for an interrupted commit.
-const CALLED_OFF: &str =
-    "a commit to a server is called off, and the disk runs on with all that was written: commit again";
 /// Hint for a commit whose server did not answer.
 const RUNS_ON: &str = "the disk runs on with all that was written: commit again once the server answers";
 
@@ -50,7 +48,7 @@ pub(crate) fn commit(context: &Context, args: &RunningDisk, what: &What<'_>) -> 
     });
     let began = clock::now();
     let mut moment = None;
-    interrupt::hint(CALLED_OFF);
+    interrupt::leaves(Leaves::CalledOff);
     let answer = ask(&folder, &request, &mut |answer| match answer {
         Answer::Moment { quiesced, seconds } => {
             moment = Some(*seconds);

@@ -1,15 +1,17 @@
-//! Prints everything: results on stdout, as text or as JSON lines; everything else on stderr.
+//! Prints everything: results on stdout, as text or as JSON lines; everything else on stderr. Control characters end
+//! here: what a server or a disk says may hold some, and a terminal would obey them.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::Global;
 use crate::clock;
 use crate::exit::{Exit, Failure, Result};
-use crate::ui::table::Table;
+use crate::ui::table::{Table, printable, printable_lines};
 
 /// How to print.
 #[derive(Debug, Clone, Copy)]
@@ -31,13 +33,17 @@ impl Output {
     /// Prints the result of a command: `record` as a line of JSON, or `text` for people. `record` has a `type`.
     pub(crate) fn result(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
         debug_assert!(record["type"].is_string(), "a JSON line has a type");
-        if self.json { print(&format!("{record}\n")) } else { print_unless(self.quiet, text) }
+        if self.json {
+            print(&format!("{record}\n"))
+        } else {
+            print_unless(self.quiet, || printable_lines(&text()))
+        }
     }
 
     /// Prints what the user asked for, also with --quiet.
     pub(crate) fn answer(self, record: &Value, text: impl FnOnce() -> String) -> Result<()> {
         debug_assert!(record["type"].is_string(), "a JSON line has a type");
-        print(&if self.json { format!("{record}\n") } else { text() })
+        print(&if self.json { format!("{record}\n") } else { printable_lines(&text()) })
     }
 
     /// Prints a list that the user asked for: its `records` as lines of JSON, or a `table` that fits the terminal.
@@ -66,7 +72,7 @@ impl Output {
     /// Prints a remark on stderr, unless --quiet.
     pub(crate) fn note(self, text: &str) {
         if !self.quiet {
-            complain(&format!("{text}\n"));
+            complain(&format!("{}\n", printable(text)));
         }
     }
 
@@ -92,23 +98,42 @@ impl Output {
             // A warning that cannot be printed must not stop the work.
             let _ = print(&format!("{}\n", serde_json::json!({"type": "warning", "message": text})));
         }
-        self.note(&format!("warning: {}", crate::ui::table::printable(text)));
+        self.note(&format!("warning: {text}"));
     }
 
     /// Prints why the program fails.
     pub(crate) fn failure(self, failure: &Failure) {
         if self.json {
-            let record = serde_json::json!({
-                "type": "error", "exit": failure.exit as u8, "message": failure.message, "hint": failure.hint,
-            });
-            let _ = print(&format!("{record}\n"));
+            let _ = print(&record_of(failure));
         }
-        let mut text = format!("error: {}\n", failure.message);
+        let mut text = format!("error: {}\n", printable(&failure.message));
         if let Some(hint) = &failure.hint {
-            text.push_str(&format!("hint: {hint}\n"));
+            text.push_str(&format!("hint: {}\n", printable(hint)));
         }
         complain(&text);
     }
+
+    /// Prints that the program was interrupted. Waits for nobody: another thread may be stuck in writing to standard
+    /// output, whose reader may have gone to sleep.
+    pub(crate) fn interruption(self, failure: &Failure) {
+        if self.json {
+            let stdout = std::io::stdout();
+            let mut ready = [PollFd::new(&stdout, PollFlags::OUT)];
+            if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                let _ = rustix::io::write(&stdout, record_of(failure).as_bytes());
+            }
+        }
+        self.note(&failure.message);
+        failure.hint.iter().for_each(|hint| self.note(&format!("hint: {hint}")));
+    }
+}
+
+/// A failure as a line of JSON.
+fn record_of(failure: &Failure) -> String {
+    let record = serde_json::json!({
+        "type": "error", "exit": failure.exit as u8, "message": failure.message, "hint": failure.hint,
+    });
+    format!("{record}\n")
 }
 
 fn print_unless(quiet: bool, text: impl FnOnce() -> String) -> Result<()> {

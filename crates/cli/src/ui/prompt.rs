@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use crate::exit::{Exit, Failure, Result};
+use crate::ui::table::printable;
 
 /// Asks on the terminal whether to continue. `Refused` if the answer is not yes, or, with `hint`, if stdin is no
 /// terminal.
@@ -14,7 +15,7 @@ pub(crate) fn confirm(question: &str, hint: &str) -> Result<()> {
         );
     }
     let mut stderr = std::io::stderr().lock();
-    write!(stderr, "{question}. Type yes to go on: ")?;
+    write!(stderr, "{}. Type yes to go on: ", printable(question))?;
     stderr.flush()?;
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer)?;

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+pub(crate) mod between;
+
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};

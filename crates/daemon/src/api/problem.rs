@@ -38,15 +38,33 @@ impl Failure {
 
     fn of(kind: ProblemKind, error: &dyn Error) -> Self {
         let chain = base::chain(error);
-        match kind {
-            ProblemKind::Internal => Self::internal(chain),
-            // Both the client and the operator need the reason.
-            ProblemKind::Full | ProblemKind::Corrupt => {
-                Self { problem: kind.with(chain.clone()), cause: Some(chain) }
-            }
-            _ => Self::new(kind, chain),
+        if kind == ProblemKind::Internal {
+            return Self::internal(chain);
         }
+        let detail = without_paths(kind, error);
+        // The operator needs all of what clients get a part of, and the reason where the store is at fault.
+        let is_logged = detail != chain || matches!(kind, ProblemKind::Full | ProblemKind::Corrupt);
+        Self { problem: kind.with(detail), cause: is_logged.then_some(chain) }
     }
+}
+
+/// The chain of `error` as far as it names no path of the repository, which is nothing to clients.
+fn without_paths(kind: ProblemKind, error: &dyn Error) -> String {
+    let (mut links, mut next) = (Vec::new(), Some(error));
+    while let Some(error) = next {
+        links.push(error.to_string());
+        next = error.source();
+    }
+    let Some(first) = links.iter().position(|link| store::names_a_path(link)) else {
+        return base::chain(error);
+    };
+    let end = match kind {
+        ProblemKind::NotFound => "it is missing in the server's repository",
+        ProblemKind::Corrupt => "it is damaged in the server's repository",
+        ProblemKind::Full => "the server has no space left for it",
+        _ => "the server's log says more",
+    };
+    links[..first].iter().map(String::as_str).chain([end]).collect::<Vec<_>>().join(": ")
 }
 
 impl IntoResponse for Failure {

@@ -12,14 +12,16 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::settings::TlsSettings;
+use crate::private_file::read_private;
 
 /// The TLS configuration of the NBD server.
 ///
 /// # Errors
-/// `Invalid` if a file has no PEM text of its kind, or the key does not belong to the certificate.
+/// `Invalid` if a file has no PEM text of its kind, or the key does not belong to the certificate; `Refused` if others
+/// than its owner may read the key.
 pub(super) fn server(files: &TlsSettings) -> Result<Arc<ServerConfig>> {
     let chain = certificates(&files.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| unread(&files.key, error))?;
+    let key = private_key(&files.key)?;
     let unfit = |error| Error::from_source(ErrorKind::Invalid, "use the certificate for NBD", error);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -52,13 +54,24 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     found.map_err(|error| unread(path, error))
 }
 
-fn unread(path: &Path, error: rustls::pki_types::pem::Error) -> Error {
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+    let text = read_private(path).map_err(|error| match error.kind() {
+        ErrorKind::Refused => error,
+        _ => unread(path, error),
+    })?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| unread(path, error))
+}
+
+fn unread(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::from_source(ErrorKind::Invalid, format!("read `{}`", path.display()), error)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+    use crate::private_file::make_private;
 
     #[test]
     fn a_certificate_and_its_own_key_serve_and_others_do_not() {
@@ -70,8 +83,8 @@ mod tests {
                 key: folder.path().join(format!("{name}.key")),
                 client_authority: None,
             };
-            std::fs::write(&files.certificate, made.cert.pem()).unwrap();
-            std::fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
+            make_private(&files.certificate, made.cert.pem().as_bytes()).unwrap();
+            make_private(&files.key, made.signing_key.serialize_pem().as_bytes()).unwrap();
             files
         };
         let (one, two) = (make("one"), make("two"));
@@ -87,5 +100,7 @@ mod tests {
         for files in [mixed, swapped, missing, no_authority, no_file] {
             assert_eq!(server(&files).unwrap_err().kind(), ErrorKind::Invalid);
         }
+        std::fs::set_permissions(&one.key, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(server(&one).unwrap_err().kind(), ErrorKind::Refused);
     }
 }

@@ -24,11 +24,12 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn start(tls: bool) -> Bench {
-    start_on(Arc::new(Repository::open_or_create(&Location::Memory).unwrap()), tls)
+    start_at(tls, &Location::Memory)
 }
 
-pub(crate) fn start_on(repository: Arc<Repository>, tls: bool) -> Bench {
+pub(crate) fn start_at(tls: bool, location: &Location) -> Bench {
     let folder = tempfile::tempdir().unwrap();
+    let repository = Arc::new(Repository::open_or_create(location).unwrap());
     let server = serve(ServeOptions {
         repository: repository.clone(),
         state: folder.path().to_owned(),

@@ -19,6 +19,8 @@ pub(super) struct Failure {
     /// Whether the next attempt should follow without a pause.
     pub(super) at_once: bool,
     pub(super) said: Option<String>,
+    /// Whether `said` is the reason that the server gave, which says what is wrong with what.
+    pub(super) by_server: bool,
     pub(super) source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -27,7 +29,14 @@ impl Failure {
         kind: ErrorKind,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self { kind, passing: false, at_once: false, said: None, source: Some(source.into()) }
+        Self {
+            kind,
+            passing: false,
+            at_once: false,
+            said: None,
+            by_server: false,
+            source: Some(source.into()),
+        }
     }
 
     /// The request was not delivered, or its answer did not arrive.
@@ -35,7 +44,14 @@ impl Failure {
         let kind = if is_untrusted(&error) { ErrorKind::Untrusted } else { ErrorKind::Unreachable };
         // The context already has the URL.
         let source = Some(error.without_url().into());
-        Self { kind, passing: kind == ErrorKind::Unreachable, at_once: false, said: None, source }
+        Self {
+            kind,
+            passing: kind == ErrorKind::Unreachable,
+            at_once: false,
+            said: None,
+            by_server: false,
+            source,
+        }
     }
 
     /// The server answered with an error.
@@ -44,12 +60,14 @@ impl Failure {
         let passing = matches!(status.as_u16(), 429 | 502..=504);
         let problem = read_at_most(response, 1 << 16).ok();
         let problem = problem.and_then(|text| serde_json::from_slice::<Problem>(&text).ok());
+        let by_server = problem.is_some();
         let said = problem.as_ref().map_or_else(|| status.to_string(), |problem| cleaned(&problem.detail));
         Self {
             kind: kind_of(status, problem.map(|problem| problem.kind)),
             passing,
             at_once: false,
             said: Some(said),
+            by_server,
             source: None,
         }
     }
@@ -74,7 +92,10 @@ impl Failure {
     }
 
     pub(super) fn into_error(self, context: String) -> Error {
+        // Where the server is at fault, or cannot answer now, people must know which server it is.
+        let elsewhere = matches!(self.kind, ErrorKind::Io | ErrorKind::Full | ErrorKind::Unreachable);
         let context = match (self.kind, self.said) {
+            (_, Some(said)) if self.by_server && !elsewhere => said,
             (_, Some(said)) => format!("{context}: {said}"),
             (ErrorKind::Untrusted, None) => format!("{context}: the certificate is not the one in the token"),
             (_, None) => context,
@@ -131,11 +152,19 @@ pub(super) fn read_at_most(response: Response, bytes_max: u64) -> std::result::R
         passing: true,
         at_once: false,
         said: None,
+        by_server: false,
         source: Some(error.into()),
     })?;
     if bytes.len() as u64 > bytes_max {
         let said = Some(format!("the answer is longer than {bytes_max} bytes"));
-        return Err(Failure { kind: ErrorKind::Corrupt, passing: false, at_once: false, said, source: None });
+        return Err(Failure {
+            kind: ErrorKind::Corrupt,
+            passing: false,
+            at_once: false,
+            said,
+            by_server: false,
+            source: None,
+        });
     }
     Ok(bytes.into())
 }

@@ -34,9 +34,9 @@ Examples:
   diskcast doctor https://10.0.0.1:7717 --token-file join.token --for 20s
   diskcast doctor https://10.0.0.1:7717 --token-file join.token --json")]
 pub(crate) struct Args {
-    /// The server: `host`, `host:port` or a URL
+    /// The server: `host`, `host:port` or a URL [default: that of --repo]
     #[arg(value_name = "SERVER")]
-    pub server: String,
+    pub server: Option<String>,
     /// How long to listen, at most 20 minutes
     #[arg(long = "for", value_name = "TIME", value_parser = parse_lifetime, default_value = "330s")]
     pub time: Duration,
@@ -47,14 +47,29 @@ pub(crate) struct Args {
     pub access: ServerAccess,
 }
 
+impl Args {
+    /// Takes the server of `--repo` if none is given.
+    pub(crate) fn settle(&mut self, server: Option<&str>) -> Result<()> {
+        self.server = self.server.take().or_else(|| server.map(str::to_owned));
+        match self.server {
+            Some(_) => Ok(()),
+            None => Err(Failure::new(
+                Exit::Usage,
+                "`diskcast doctor` tests the way to a server, and none is named",
+            )
+            .hint("diskcast doctor SERVER, or --repo https://SERVER")),
+        }
+    }
+}
+
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     if args.time > PROBE_MAX {
         return Err(Failure::new(Exit::Usage, "--for takes at most 20 minutes"));
     }
     let chosen = args.interface.as_deref().map(interface::choose).transpose()?;
     let stop = Stop::new();
-    let client =
-        connect::client(&args.server, &args.access, &context.global.keys, Stop::new(), context.output)?;
+    let named = args.server.as_deref().expect("it is settled");
+    let client = connect::client(named, &args.access, &context.global.keys, Stop::new(), context.output)?;
     let server = client.address()?;
     let asked = clock::now();
     client.token_grant()?;
