@@ -106,14 +106,16 @@ mod tests {
 
     use super::*;
     use crate::interface;
-    use crate::testbed::on_a_link;
+    use crate::testbed::{Signal, on_a_link};
 
     const PACKETS: u64 = 20;
     const PACKET_BYTES: usize = 1000;
 
     #[test]
     fn what_waits_before_a_slow_link_is_seen() {
-        let server = || {
+        let (done, until_done) = std::sync::mpsc::channel::<()>();
+        let server = move || {
+            let _done = done;
             // One packet passes, the next ones wait for seconds.
             let shaper = "qdisc replace dev eth0 root tbf rate 8kbit burst 1500 limit 100000";
             assert!(Command::new("tc").args(shaper.split(' ')).status().unwrap().success());
@@ -128,7 +130,12 @@ mod tests {
             let sum = passed + u64::from(after.waiting_bytes);
             assert!(passed < 3000 && sum >= PACKETS * PACKET_BYTES as u64, "{before:?} {after:?}");
         };
-        on_a_link(server, super::super::testbed::Signal::give);
+        // The link ends with the client's thread.
+        let client = move |signal: &Signal| {
+            signal.give();
+            let _ = until_done.recv();
+        };
+        on_a_link(server, client);
     }
 
     #[test]
