@@ -74,10 +74,15 @@ async fn read(
         let detail = format!("the body has {announced} bytes, at most {bytes_max} are accepted here");
         return Err(Failure::new(ProblemKind::Invalid, detail));
     }
+    // No memory is reserved for a client that announces a body and sends none.
+    let mut next_piece = next(&mut body).await?;
+    if next_piece.is_some() && memory.reserves_whole && announced > JSON_BYTES_MAX as usize {
+        // Waiting for memory is not the client's fault, so it takes none of its time.
+        memory.reserve(pieces_of(announced)).await;
+    }
     let all = async {
         let mut bytes = BytesMut::new();
-        // No memory is reserved for a client that announces a body and sends none.
-        while let Some(piece) = next(&mut body).await? {
+        while let Some(piece) = next_piece {
             let len = bytes.len() + piece.len();
             if len > announced {
                 return Err(Failure::new(ProblemKind::Invalid, "the body is longer than announced"));
@@ -87,6 +92,7 @@ async fn read(
                 bytes.reserve(capacity - bytes.len());
             }
             bytes.extend_from_slice(&piece);
+            next_piece = next(&mut body).await?;
         }
         Ok(bytes.freeze())
     };
@@ -128,9 +134,7 @@ impl BodyMemory {
             return Ok(capacity);
         }
         let more = pieces_of(capacity) - self.pieces;
-        if self.reserves_whole {
-            self.reserve(more).await;
-        } else {
+        if more > 0 {
             // Bodies that each hold a part, and wait for the rest, must not wait for each other for ever.
             let full = |_| Failure::new(ProblemKind::Unavailable, "too many bodies at once");
             timeout(BODY_PAUSE_MAX, self.reserve(more)).await.map_err(full)?;

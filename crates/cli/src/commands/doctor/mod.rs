@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::ErrorKind;
 use base::units::show_seconds;
 use findings::{Finding, Observed, findings};
-use net::api::{Family, ProbeGrant, ProbeRequest};
+use net::api::{ProbeGrant, ProbeRequest};
 use net::client::Client;
 use net::clock::Stop;
 use net::interface::{self, Interface};
@@ -136,11 +136,8 @@ impl Way {
     }
 
     fn request(&self) -> ProbeRequest {
-        let has = |ipv4| self.interface.address(ipv4).is_some();
-        let families = [(Family::V4, has(true)), (Family::V6, has(false))];
-        ProbeRequest {
-            families: families.into_iter().filter(|(_, has)| *has).map(|(family, _)| family).collect(),
-        }
+        // As a fetch asks for its session.
+        ProbeRequest { families: self.interface.families(self.server.is_ipv4()) }
     }
 }
 
