@@ -136,7 +136,7 @@ fn reported(report: &HostReport) -> Duration {
 }
 
 fn arrived(report: &HostReport) -> u64 {
-    report.multicast_bytes.saturating_add(report.unicast_bytes)
+    report.multicast_bytes.saturating_add(report.peer_bytes).saturating_add(report.unicast_bytes)
 }
 
 impl Host {
@@ -186,6 +186,7 @@ impl Host {
             runtime_seconds: self.runtime_seconds(now),
             quiet_seconds: (now - self.heard).as_secs(),
             multicast_bytes: report.multicast_bytes,
+            peer_bytes: report.peer_bytes,
             unicast_bytes: report.unicast_bytes,
         }
     }
@@ -221,6 +222,7 @@ mod tests {
             done_bytes: done,
             total_bytes: 1000,
             multicast_bytes: 0,
+            peer_bytes: 0,
             unicast_bytes: 0,
             elapsed_ms: 0,
         }

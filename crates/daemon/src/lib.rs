@@ -35,6 +35,7 @@ mod sessions;
 pub mod state;
 pub mod statistics;
 mod steady;
+mod swarms;
 pub mod token_records;
 mod token_uses;
 pub mod tokens;
@@ -43,3 +44,4 @@ mod uploads;
 
 pub use groups::MulticastOptions;
 pub use serve::{ServeOptions, Server, serve};
+pub use swarms::{Places, number_of as place_number};

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock;
+use net::peer::RedirectorCounters;
 
 /// Media type of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -93,7 +94,12 @@ impl Metrics {
     }
 
     /// All counters as the text of one scrape.
-    pub fn text(&self, totals: &SessionTotals, tokens: &TokenTotals) -> String {
+    pub fn text(
+        &self,
+        totals: &SessionTotals,
+        tokens: &TokenTotals,
+        peers: (RedirectorCounters, usize),
+    ) -> String {
         let mut page = Page::default();
         page.family("info", "gauge", "Version of this server");
         page.sample("info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -135,6 +141,7 @@ impl Metrics {
             "Packets received that were rejected",
             totals.rejected,
         );
+        of_peers(&mut page, peers);
         self.tokens(&mut page, tokens);
         page.0
     }
@@ -156,6 +163,28 @@ impl Metrics {
             expired,
         );
     }
+}
+
+/// What the redirector did for machines that serve each other.
+fn of_peers(page: &mut Page, (counters, members): (RedirectorCounters, usize)) {
+    page.single("peers", "gauge", "Machines that serve each other", members as u64);
+    page.single("peer_requests_total", "counter", "Questions who holds some objects", counters.requests);
+    page.family("peer_objects_total", "counter", "Objects in these questions, by the answer");
+    let answers = [
+        ("near", counters.near),
+        ("far", counters.far),
+        ("server", counters.nobody),
+        ("wait", counters.waits),
+    ];
+    for (answer, count) in answers {
+        page.sample("peer_objects_total", &[("answer", answer)], count);
+    }
+    page.single(
+        "peers_banned_total",
+        "counter",
+        "Machines that others got wrong bytes from",
+        counters.banned,
+    );
 }
 
 #[derive(Default)]
@@ -193,12 +222,18 @@ mod tests {
         metrics.sent(10);
         metrics.expired();
         let sessions = SessionTotals { resent: [1, 2, 3], ..SessionTotals::default() };
-        let text = metrics.text(&sessions, &TokenTotals { in_use: 7, ending: 2, join_expires: 1000 });
+        let text = metrics.text(
+            &sessions,
+            &TokenTotals { in_use: 7, ending: 2, join_expires: 1000 },
+            (RedirectorCounters { near: 9, ..RedirectorCounters::default() }, 4),
+        );
         for line in [
             "diskcast_http_requests_total{status=\"2xx\"} 2\n",
             "diskcast_http_requests_total{status=\"4xx\"} 1\n",
             "diskcast_sent_bytes_total{transport=\"unicast\"} 10\n",
             "diskcast_blocks_resent_total{cause=\"lost\"} 3\n",
+            "diskcast_peers 4\n",
+            "diskcast_peer_objects_total{answer=\"near\"} 9\n",
             "diskcast_tokens_ending 2\n",
             "diskcast_join_token_expires_seconds 1000\n",
             "diskcast_token_expired_requests_total 1\n",

@@ -22,6 +22,7 @@ use crate::join::Join;
 use crate::probes::Probes;
 use crate::sessions::Sessions;
 use crate::state::StateFolder;
+use crate::swarms::{Places, Swarms};
 use crate::{listener, metrics};
 
 /// Time after the end of the listener for work on the repository that cannot be interrupted.
@@ -48,6 +49,8 @@ pub struct ServeOptions {
     pub token_lifetime: Duration,
     /// File for the join token; the server replaces the token in it before it expires.
     pub token_out: Option<PathBuf>,
+    /// Which networks are near each other, for machines that serve each other.
+    pub places: Places,
     /// Receives the events.
     pub log: Log,
 }
@@ -94,7 +97,8 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     let (lifetime, out) = (options.token_lifetime, options.token_out);
     let join = Join::begin(&authority, fingerprint, lifetime, out, clock::unix_seconds())?;
     let join_token = join.token();
-    let app = App::new(options.repository, authority, join, sessions, probes, options.log);
+    let swarms = Swarms::start(&state.secret()?, address, options.places);
+    let app = App::new(options.repository, authority, join, (sessions, swarms), probes, options.log);
     runtime.spawn(sweep(app.clone()));
     let (stop, stopped) = watch::channel(false);
     let listener = runtime.spawn(listener::serve(listener, tls, api::router(app.clone()), stopped));

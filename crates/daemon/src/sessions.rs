@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 
 use image::{Catalogue, Cipher, Manifest, ObjectRef, SignedManifest};
@@ -123,12 +124,14 @@ impl Sessions {
         })
     }
 
-    /// Admits the client at `peer` to the session of `version`, and starts the session if it does not run. Blocks.
+    /// Admits the client at `peer` to the session of `version`, and starts the session if it does not run. Other
+    /// machines hold `held` together, from which it can get objects. Blocks.
     pub(crate) fn join(
         &self,
         request: &SessionRequest,
         version: &SignedManifest,
         peer: SocketAddr,
+        held: Vec<Range<u32>>,
     ) -> Result<SessionGrant, Failure> {
         let options = self.options.as_ref().ok_or_else(|| refused("this server offers no multicast"))?;
         // A machine that joins again and again gets the image by unicast.
@@ -143,7 +146,7 @@ impl Sessions {
         let attached = request.attached;
         let key = Key { reference: reference.clone(), interface: interface.index, ipv4, attached };
         let slot = self.slot(key.clone())?;
-        let grant = self.admit(&slot, &key, version, options, interface, (request, peer));
+        let grant = self.admit(&slot, &key, version, options, interface, (request, peer), held);
         drop(slot);
         // A session that could not be started takes no place.
         let grant = grant.inspect_err(|_| self.sweep())?;
@@ -160,6 +163,7 @@ impl Sessions {
         options: &MulticastOptions,
         interface: Interface,
         (request, peer): (&SessionRequest, SocketAddr),
+        held: Vec<Range<u32>>,
     ) -> Result<SessionGrant, Failure> {
         let mut running = slot.lock();
         if running.as_ref().is_none_or(Running::is_over) {
@@ -172,7 +176,8 @@ impl Sessions {
             *running = Some(Running { session, _place: place });
         }
         let session = &running.as_ref().expect("just started").session;
-        let grant = session.admit(request, peer.ip()).map_err(|error| refused(&base::chain(&error)))?;
+        let mut grant = session.admit(request, peer.ip()).map_err(|error| refused(&base::chain(&error)))?;
+        grant.elsewhere = session.elsewhere(held);
         self.receivers.admit(session.id(), peer.ip());
         Ok(grant)
     }

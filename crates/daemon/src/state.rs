@@ -42,14 +42,18 @@ impl StateFolder {
 
     /// The part that makes and checks tokens, with the server's secret.
     pub fn authority(&self) -> Result<Authority> {
+        Ok(Authority::new(&self.secret()?).with_records(self.tokens()))
+    }
+
+    /// The server's secret, from which keys are derived.
+    pub(crate) fn secret(&self) -> Result<[u8; Authority::SECRET_BYTES]> {
         let secret = self.read_or_make(SECRET_FILE, || {
             let mut secret = vec![0; Authority::SECRET_BYTES];
             getrandom::fill(&mut secret)
                 .map_err(|error| Error::from_source(ErrorKind::Io, "make a secret", error))?;
             Ok(secret)
         })?;
-        let secret = secret.try_into().map_err(|_| self.corrupt(SECRET_FILE, "has the wrong length"))?;
-        Ok(Authority::new(&secret).with_records(self.tokens()))
+        secret.try_into().map_err(|_| self.corrupt(SECRET_FILE, "has the wrong length"))
     }
 
     /// The records of tokens.

@@ -308,6 +308,7 @@ fn an_address_in_use_is_refused_before_anything_runs() {
         multicast: None,
         token_lifetime: Duration::from_secs(60),
         token_out: None,
+        places: Default::default(),
         log: Arc::new(|_| {}),
     })
     .err()

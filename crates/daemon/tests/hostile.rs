@@ -49,6 +49,7 @@ fn start_with(multicast: Option<MulticastOptions>) -> Bench {
         multicast,
         token_lifetime: Duration::from_secs(60),
         token_out: None,
+        places: Default::default(),
         log: Arc::new(|_| {}),
     })
     .unwrap();
@@ -148,6 +149,7 @@ fn one_address_does_not_take_all_sessions() {
             mtu: 65536,
             multicast: MULTICAST_VERSION,
             attached: false,
+            peers: false,
         })
     };
     for number in 0..20 {

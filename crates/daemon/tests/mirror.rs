@@ -29,6 +29,7 @@ fn start(repository: &Arc<Repository>, state: &Path, listen: SocketAddr) -> Serv
         multicast: None,
         token_lifetime: Duration::from_secs(600),
         token_out: None,
+        places: Default::default(),
         log: Arc::new(|_| {}),
     };
     serve(options).unwrap()

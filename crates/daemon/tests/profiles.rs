@@ -44,6 +44,7 @@ fn start() -> Bench {
         multicast: None,
         token_lifetime: Duration::from_secs(600),
         token_out: None,
+        places: Default::default(),
         log: Arc::new(|_| {}),
     })
     .unwrap();

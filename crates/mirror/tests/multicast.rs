@@ -146,6 +146,7 @@ impl Room {
             mtu: 65536,
             multicast: net::api::MULTICAST_VERSION,
             attached: true,
+            peers: false,
         };
         self.server.lock().as_ref().unwrap().admit(&request, [127, 0, 0, 1].into()).unwrap();
     }

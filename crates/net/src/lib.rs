@@ -12,6 +12,7 @@ pub mod interface;
 pub mod multicast;
 mod neighbour;
 pub mod patch;
+pub mod peer;
 pub mod pieces;
 pub mod probe;
 pub mod profile;

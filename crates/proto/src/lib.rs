@@ -3,3 +3,4 @@
 
 pub mod code;
 pub mod multicast;
+pub mod peer;

@@ -231,6 +231,7 @@ impl Member {
             mtu: 1500,
             multicast: MULTICAST_VERSION,
             attached: false,
+            peers: false,
         })?)
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::units::{show_bytes, show_duration};
 use disk::WriteAt;
@@ -10,11 +11,12 @@ use net::client::Client;
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport, HostReporter};
 use net::interface;
+use net::peer::{Node, PeerOptions};
 use serde_json::json;
 
 use super::Context;
 use super::install::{explain, left_in, report_record, sentence};
-use crate::args::parse::parse_buffer;
+use crate::args::parse::{parse_buffer, parse_lifetime, parse_size};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::progress::{Meter, show_rate};
@@ -22,8 +24,8 @@ use crate::{connect, interrupt, repository, target, version};
 
 /// Fetch an image from a server and write it to a disk or a file
 ///
-/// Joins the server's multicast session, at any time, and fetches the rest by unicast. Prints at the end how many bytes
-/// came each way. Continues if multicast stops working or, for some time, if the server cannot be reached.
+/// Joins the server's multicast session, at any time, and fetches the rest from machines that have it, or from the server
+/// by unicast. Serves what it has to others while it runs. Prints at the end how many bytes came each way. Continues if multicast stops working or, for some time, if the server cannot be reached.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "diskcast fetch [OPTIONS] [SERVER] <NAME> <TARGET>",
@@ -31,6 +33,7 @@ use crate::{connect, interrupt, repository, target, version};
 Examples:
   diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --token-file join.token
   diskcast fetch https://images.example:7717 web:stable disk.img --transport unicast
+  diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --serve-for 10m
   diskcast fetch --repo https://10.0.0.1:7717 classroom /dev/sda"
 )]
 pub(crate) struct Args {
@@ -60,6 +63,21 @@ pub(crate) struct Args {
     /// Memory for multicast data that is incomplete or not written yet; more memory helps a slow disk
     #[arg(long, value_name = "SIZE", value_parser = parse_buffer, default_value = "64M")]
     pub buffer: u64,
+    /// Get nothing from other machines, and serve them nothing
+    #[arg(long)]
+    pub no_peers: bool,
+    /// Go on serving other machines for this time after the end, for example 10m; Ctrl-C ends it sooner
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, conflicts_with = "no_peers")]
+    pub serve_for: Option<Duration>,
+    /// Keep so much for other machines in a file, beyond a quarter of the free memory
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
+    pub spool: u64,
+    /// Folder of that file, which has no name there
+    #[arg(long, value_name = "FOLDER", default_value = "/var/tmp")]
+    pub spool_folder: PathBuf,
+    /// The switch or rack of this machine: machines at one place serve each other first [default: what the server knows]
+    #[arg(long, value_name = "NAME")]
+    pub place: Option<String>,
     #[command(flatten)]
     pub writing: Writing,
     #[command(flatten)]
@@ -119,13 +137,36 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let reporter = HostReporter::start(&client, &name, reference);
     let reporter = if target::is_null(&args.target) { reporter.only_verifying() } else { reporter };
     let done = match open_target(context, args, manifest, &stop) {
-        Ok(disk) => fetch(context, args, &client, &version, (disk, name, reporter), stop)?,
+        Ok(disk) => fetch(context, args, &client, &version, (disk, name, reporter), stop.clone())?,
         Err(refused) => {
             reporter.refused(&refused.message);
             return Err(refused);
         }
     };
-    context.output.result(&record(args, &done), || text(args, &done))
+    context.output.result(&record(args, &done), || text(args, &done))?;
+    match (&args.serve_for, &done.node) {
+        (Some(time), Some(node)) => serve_others(context, node, *time, &stop),
+        _ => Ok(()),
+    }
+}
+
+/// Serves other machines for `time`, or until Ctrl-C.
+fn serve_others(context: &Context, node: &Node, time: Duration, stop: &Stop) -> Result<()> {
+    let shown = show_duration(time);
+    context.output.note(&format!("serving other machines for {shown}; Ctrl-C ends it"));
+    stop.pause(time);
+    let served = node.traffic().sent_bytes;
+    let record = json!({ "type": "served", "served_bytes": served });
+    context.output.result(&record, || format!("served {} to other machines\n", show_bytes(served)))
+}
+
+/// How this machine takes part in serving others.
+fn peers(args: &Args) -> Option<PeerOptions> {
+    let mut options = PeerOptions::of_this_machine();
+    options.spool.file_bytes = args.spool;
+    options.spool.folder.clone_from(&args.spool_folder);
+    options.place = args.place.as_deref().map_or(0, daemon::place_number);
+    (!args.no_peers).then_some(options)
 }
 
 /// Opens the target if the image may be written to it.
@@ -164,6 +205,7 @@ fn fetch(
         transport: transport(args.transport),
         interface: args.interface.clone(),
         buffer_bytes: args.buffer,
+        peers: peers(args),
         arrived: Arc::clone(reporter.arrived()),
         stop,
         tell: Arc::new(move |words: &str| teller.suspend(|| output.remark(words))),
@@ -187,19 +229,27 @@ fn transport(choice: Transport) -> net::fetch::Transport {
 }
 
 /// The transports that carried the bytes, as text.
-fn way(done: &FetchReport) -> &'static str {
-    match (done.multicast_bytes, done.unicast_bytes) {
-        (0, 0) => "nothing",
-        (0, _) => "unicast",
-        (_, 0) => "multicast",
-        _ => "multicast and unicast",
+fn way(done: &FetchReport) -> String {
+    let names: Vec<_> = ways(done).into_iter().map(|(_, name)| name).collect();
+    match &names[..] {
+        [] => "nothing".to_owned(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
     }
+}
+
+/// What came by each transport that brought anything.
+fn ways(done: &FetchReport) -> Vec<(u64, &'static str)> {
+    let all =
+        [(done.multicast_bytes, "multicast"), (done.peer_bytes, "peers"), (done.unicast_bytes, "unicast")];
+    all.into_iter().filter(|(bytes, _)| *bytes > 0).collect()
 }
 
 fn record(args: &Args, done: &FetchReport) -> serde_json::Value {
     json!({
         "type": "fetched", "reference": done.reference, "target": args.target, "transport": way(done),
         "multicast_bytes": done.multicast_bytes, "unicast_bytes": done.unicast_bytes,
+        "peer_bytes": done.peer_bytes, "served_bytes": done.node.as_ref().map(|node| node.traffic().sent_bytes),
         "unicast_reason": done.unicast_reason, "sessions": done.sessions,
         "received_seconds": done.received.as_secs_f64(), "installed_seconds": done.installed.as_secs_f64(),
         "report": report_record(&done.install),
@@ -207,19 +257,16 @@ fn record(args: &Args, done: &FetchReport) -> serde_json::Value {
 }
 
 fn text(args: &Args, done: &FetchReport) -> String {
-    let bytes = done.multicast_bytes + done.unicast_bytes;
+    let bytes = done.multicast_bytes + done.peer_bytes + done.unicast_bytes;
     let rate = show_rate(bytes, done.received);
     let (received, installed) = (show_duration(done.received), show_duration(done.installed));
-    let ways = match way(done) {
-        "multicast and unicast" => {
-            format!(
-                "{} by multicast, {} by unicast",
-                show_bytes(done.multicast_bytes),
-                show_bytes(done.unicast_bytes)
-            )
-        }
-        "nothing" => "nothing had to be fetched".to_owned(),
-        way => format!("{} by {way}", show_bytes(bytes)),
+    let by = |(bytes, name): (u64, &str)| match name {
+        "peers" => format!("{} from other machines", show_bytes(bytes)),
+        name => format!("{} by {name}", show_bytes(bytes)),
+    };
+    let ways = match ways(done) {
+        none if none.is_empty() => "nothing had to be fetched".to_owned(),
+        some => some.into_iter().map(by).collect::<Vec<_>>().join(", "),
     };
     let why = done
         .unicast_reason

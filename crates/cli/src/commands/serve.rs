@@ -1,10 +1,10 @@
 //! `diskcast serve`: serves all images of a repository to the network.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use daemon::{MulticastOptions, ServeOptions, Server};
+use daemon::{MulticastOptions, Places, ServeOptions, Server};
 use net::interface;
 use serde_json::json;
 
@@ -56,6 +56,10 @@ pub(crate) struct Args {
     /// Also write the join token to this file (mode 0600), and replace it there before it expires
     #[arg(long, value_name = "FILE")]
     pub token_out: Option<PathBuf>,
+    /// Networks that are near each other, for machines that serve each other: lines of `NETWORK/BITS NAME`, one name for
+    /// each switch or rack
+    #[arg(long, value_name = "FILE")]
+    pub places: Option<PathBuf>,
     /// Lifetime of the printed join token
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
     pub token_expires: std::time::Duration,
@@ -86,6 +90,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         multicast,
         token_lifetime: args.token_expires,
         token_out: args.token_out.clone(),
+        places: places(args.places.as_deref())?,
         log: Arc::new(move |event| output.event(event)),
     })?;
     interrupt::hold();
@@ -96,6 +101,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     output.note("stopping: running requests may finish, sessions end");
     server.shutdown();
     Ok(())
+}
+
+/// Reads the file of `--places`.
+fn places(path: Option<&Path>) -> Result<Places> {
+    let Some(path) = path else { return Ok(Places::default()) };
+    let context = || format!("read `{}`", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| base::Error::from_io(context(), error))?;
+    Ok(Places::parse(&text).map_err(|error| error.within(context()))?)
 }
 
 fn announce(context: &Context, args: &Args, server: &Server, repository: &str, images: usize) -> Result<()> {

@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use base::units::{show_bits_per_second, show_bytes, show_seconds};
-use net::api::{HostStage, HostStatus, SessionStatus, Status};
+use net::api::{HostStage, HostStatus, SessionStatus, Status, SwarmStatus};
 use net::client::Client;
 use net::clock::Stop;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 ///
 /// STAGE is `tree` (it joined), `comparing` (it reads what its disk holds already), `receiving`, `written` (read back
 /// now, if DONE has a figure), `verified`, `failed` or `gone` (no report for some seconds). DONE and LEFT are about the
-/// disk in the present stage, RATE is what arrives from the network. LATE, LOST and FULL are the parts of what a
+/// disk in the present stage, RATE is what arrives from the network, PEERS the part of it that other machines sent. LATE, LOST and FULL are the parts of what a
 /// session sent that it had sent before: to machines that joined late, that lost it, and whose buffers were full. The
 /// same is on the server's page, at `/` of its address, for a browser.
 #[derive(Debug, clap::Args)]
@@ -96,6 +96,10 @@ fn show(context: &Context, status: &Status) -> Result<()> {
         let (records, table) = sessions(&status.sessions);
         output.list(&records, &table)?;
     }
+    if output.is_json() || !status.swarms.is_empty() {
+        let (records, table) = swarms(&status.swarms);
+        output.list(&records, &table)?;
+    }
     Ok(())
 }
 
@@ -108,6 +112,7 @@ fn hosts(hosts: &[HostStatus]) -> (Vec<Value>, Table) {
         ("DONE", Align::Right),
         ("RATE", Align::Right),
         ("LEFT", Align::Right),
+        ("PEERS", Align::Right),
     ]);
     let mut records = Vec::new();
     for host in hosts {
@@ -122,6 +127,7 @@ fn hosts(hosts: &[HostStatus]) -> (Vec<Value>, Table) {
             host.rate_bytes_per_second
                 .map_or_else(String::new, |rate| show_bits_per_second(rate.saturating_mul(8))),
             host.left_seconds.map_or_else(String::new, show_seconds),
+            peer_share(host),
         ]);
         records.push(record("host", host));
     }
@@ -155,6 +161,23 @@ fn sessions(sessions: &[SessionStatus]) -> (Vec<Value>, Table) {
             again(session.resent_buffer_full),
         ]);
         records.push(record("session", session));
+    }
+    (records, table)
+}
+
+/// The part of what arrived that other machines sent.
+fn peer_share(host: &HostStatus) -> String {
+    let all = host.multicast_bytes.saturating_add(host.peer_bytes).saturating_add(host.unicast_bytes);
+    if host.peer_bytes == 0 { String::new() } else { percent_of(host.peer_bytes, all) }
+}
+
+fn swarms(swarms: &[SwarmStatus]) -> (Vec<Value>, Table) {
+    let mut table =
+        Table::new(&[("SERVE EACH OTHER", Align::Left), ("HOSTS", Align::Right), ("WHOLE", Align::Right)]);
+    let mut records = Vec::new();
+    for swarm in swarms {
+        table.row([swarm.reference.clone(), swarm.members.to_string(), swarm.whole.to_string()]);
+        records.push(record("swarm", swarm));
     }
     (records, table)
 }

@@ -21,6 +21,7 @@ use crate::probes::Probes;
 use crate::publications::Publications;
 use crate::reach::Reach;
 use crate::sessions::Sessions;
+use crate::swarms::Swarms;
 use crate::token_uses::TokenUses;
 use crate::uploads::Uploads;
 
@@ -47,6 +48,7 @@ pub(crate) struct App {
     pub join: Join,
     pub token_uses: TokenUses,
     pub sessions: Arc<Sessions>,
+    pub swarms: Swarms,
     pub hosts: Hosts,
     pub probes: Probes,
     pub publications: Publications,
@@ -71,7 +73,7 @@ impl App {
         repository: Arc<Repository>,
         authority: Authority,
         join: Join,
-        sessions: Arc<Sessions>,
+        (sessions, swarms): (Arc<Sessions>, Swarms),
         probes: Probes,
         log: Log,
     ) -> Arc<Self> {
@@ -81,6 +83,7 @@ impl App {
             join,
             token_uses: TokenUses::default(),
             sessions,
+            swarms,
             hosts: Hosts::new(log.clone()),
             probes,
             publications: Publications::default(),

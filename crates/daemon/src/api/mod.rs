@@ -12,6 +12,7 @@ mod problem;
 mod profiles;
 mod sessions;
 mod status;
+mod swarms;
 mod tokens;
 
 use std::sync::Arc;
@@ -51,6 +52,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             get(objects::get).head(objects::head).put(objects::put).post(objects::mend),
         )
         .route("/sessions", get(sessions::list).post(sessions::join))
+        .route("/swarms", post(swarms::join))
         .route("/probes", post(probes::start))
         .route("/probes/{id}", get(probes::view))
         .route("/hosts/{id}", put(status::report))

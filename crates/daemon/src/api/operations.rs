@@ -37,5 +37,6 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Fai
     let totals = app.blocking(|app| Ok::<_, Failure>(app.sessions.totals())).await?;
     let (in_use, ending) = app.token_uses.count(clock::unix_seconds());
     let tokens = TokenTotals { in_use, ending, join_expires: app.join.expires() };
-    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], app.metrics.text(&totals, &tokens)).into_response())
+    Ok(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], app.metrics.text(&totals, &tokens, app.swarms.counters()))
+        .into_response())
 }

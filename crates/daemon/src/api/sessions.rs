@@ -57,7 +57,8 @@ pub(super) async fn join(
         if !knows_root && version.digest().to_hex() != request.manifest {
             return Err(Failure::new(ProblemKind::Refused, format!("{reference} has another manifest here")));
         }
-        app.sessions.join(&request, &version, peer)
+        let held = if request.peers { app.swarms.held(&version.digest()) } else { Vec::new() };
+        app.sessions.join(&request, &version, peer, held)
     });
     Ok(Json(grant.await?))
 }

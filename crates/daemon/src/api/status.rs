@@ -52,7 +52,9 @@ pub(super) async fn status(access: Access, State(app): State<Arc<App>>) -> Resul
         |session: &SessionStatistics| access.sees(session.reference.split('@').next().unwrap_or_default());
     let sessions = sessions.iter().filter(|session| sees(session)).map(summary).collect();
     let hosts = app.hosts.list(|image| access.sees(image), Instant::now());
-    Ok(Json(Status { sessions, hosts }))
+    let swarms = app.swarms.status().into_iter();
+    let swarms = swarms.filter(|swarm| access.sees(swarm.reference.split('@').next().unwrap_or_default()));
+    Ok(Json(Status { sessions, hosts, swarms: swarms.collect() }))
 }
 
 fn summary(session: &SessionStatistics) -> SessionStatus {

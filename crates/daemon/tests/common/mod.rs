@@ -38,6 +38,7 @@ pub(crate) fn start_at(tls: bool, location: &Location) -> Bench {
         multicast: None,
         token_lifetime: Duration::from_secs(60),
         token_out: None,
+        places: Default::default(),
         log: Arc::new(|_| {}),
     })
     .unwrap();

@@ -210,6 +210,7 @@ impl Member {
             mtu: interface.mtu(),
             multicast: MULTICAST_VERSION,
             attached: true,
+            peers: false,
         }
     }
 }

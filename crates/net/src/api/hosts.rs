@@ -63,7 +63,10 @@ pub struct HostReport {
     /// tell it only there.
     #[serde(default)]
     pub multicast_bytes: u64,
-    /// Bytes of objects that came by unicast so far. Older clients tell it only in the last report.
+    /// Bytes of objects that came from other machines so far; 0 from older clients.
+    #[serde(default)]
+    pub peer_bytes: u64,
+    /// Bytes of objects that came from the server by unicast so far. Older clients tell it only in the last report.
     #[serde(default)]
     pub unicast_bytes: u64,
     /// Milliseconds since the fetch began; 0 from older clients.
@@ -111,7 +114,10 @@ pub struct HostStatus {
     pub quiet_seconds: u64,
     /// Bytes that came by multicast so far.
     pub multicast_bytes: u64,
-    /// Bytes that came by unicast so far.
+    /// Bytes that came from other machines so far; 0 from older servers.
+    #[serde(default)]
+    pub peer_bytes: u64,
+    /// Bytes that came from the server by unicast so far.
     pub unicast_bytes: u64,
 }
 
@@ -163,4 +169,20 @@ pub struct Status {
     pub sessions: Vec<SessionStatus>,
     /// Machines that fetch, then those that ended, the latest first.
     pub hosts: Vec<HostStatus>,
+    /// The machines that serve each other, by version; none from older servers.
+    #[serde(default)]
+    pub swarms: Vec<SwarmStatus>,
+}
+
+/// The machines that serve each other a version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwarmStatus {
+    /// `image@version`.
+    pub reference: String,
+    /// Machines that reported within some seconds.
+    pub members: u32,
+    /// Those of them that hold all of it.
+    pub whole: u32,
+    /// Chunks and nodes of the version.
+    pub objects: u32,
 }

@@ -12,15 +12,17 @@ mod probes;
 mod problem;
 mod sessions;
 mod statistics;
+mod swarms;
 mod tokens;
 
 pub use content::{CloneRequest, CreateRequest, DiffAnswer, DiffRange, LogAnswer, LogEntry, Written};
-pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, Status};
+pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, Status, SwarmStatus};
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
 pub use probes::{ProbeGrant, ProbeRequest, ProbeView};
 pub use problem::{Problem, ProblemKind};
 pub use sessions::{Family, Key, MULTICAST_VERSION, PublicKey, SessionGrant, SessionId, SessionRequest};
 pub use statistics::{ReceiverStatistics, SessionStatistics, Sessions};
+pub use swarms::{Name, SwarmGrant, SwarmRequest, TransferKey};
 pub use tokens::TokenGrant;
 
 /// The beginning of every path of this version.

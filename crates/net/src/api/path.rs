@@ -22,6 +22,12 @@ pub fn host(id: &str) -> String {
     format!("{PREFIX}/hosts/{}", escape(id))
 }
 
+/// `POST`: joins the swarm of a version.
+#[must_use]
+pub fn swarms() -> String {
+    format!("{PREFIX}/swarms")
+}
+
 /// `POST`: starts a probe of the network.
 #[must_use]
 pub fn probes() -> String {

@@ -28,6 +28,9 @@ pub struct SessionRequest {
     /// Whether the disk is in use during the transfer: such receivers have separate sessions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attached: bool,
+    /// Whether the receiver can get objects from other machines (`formats/peer.md`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub peers: bool,
 }
 
 /// The version of the multicast protocol that this program speaks.
@@ -93,6 +96,10 @@ pub struct SessionGrant {
     /// order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Vec<(u64, u32)>>,
+    /// For a receiver that can get objects from others: runs of stored objects, `(first, count)`, that it should get
+    /// from them. They went out already, or others hold them, and nobody waits for them here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<(u64, u64)>,
 }
 
 /// A session's random 128-bit name; 32 hexadecimal digits as text.

@@ -35,7 +35,7 @@ use reqwest::blocking::{RequestBuilder, Response};
 use reqwest::{Method, Url, header};
 use serde::de::DeserializeOwned;
 
-use crate::api::{self, SessionGrant, SessionRequest};
+use crate::api::{self, SessionGrant, SessionRequest, SwarmGrant, SwarmRequest};
 use crate::clock::{self, Clock};
 use crate::neighbour::Neighbour;
 use crate::token::JoinToken;
@@ -236,6 +236,15 @@ impl Client {
         let grant: SessionGrant = self.json(Method::POST, &api::path::sessions(), body)?;
         *self.session.lock() = Some(grant.session);
         Ok(grant)
+    }
+
+    /// Joins the swarm of a version.
+    ///
+    /// # Errors
+    /// `NotFound` from a server without swarms; as [`Self::images`].
+    pub fn join_swarm(&self, request: &SwarmRequest) -> Result<SwarmGrant> {
+        let body = Body::Json(serde_json::to_vec(request).expect("a request is plain data"));
+        self.json(Method::POST, &api::path::swarms(), body)
     }
 
     fn beside(&self) -> Option<api::SessionId> {

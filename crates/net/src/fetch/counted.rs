@@ -13,6 +13,7 @@ use crate::client::Client;
 #[derive(Debug, Default)]
 pub struct Arrived {
     multicast: AtomicU64,
+    peers: AtomicU64,
     unicast: AtomicU64,
 }
 
@@ -23,21 +24,37 @@ impl Arrived {
         self.multicast.load(Ordering::Relaxed)
     }
 
-    /// Bytes of objects that came by unicast.
+    /// Bytes of objects that came from other machines.
+    #[must_use]
+    pub fn peer_bytes(&self) -> u64 {
+        self.peers.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of objects that came from the server by unicast.
     #[must_use]
     pub fn unicast_bytes(&self) -> u64 {
         self.unicast.load(Ordering::Relaxed)
     }
 
-    /// Both together.
+    /// By multicast, from other machines, and from the server by unicast.
+    #[must_use]
+    pub fn ways(&self) -> [u64; 3] {
+        [self.multicast_bytes(), self.peer_bytes(), self.unicast_bytes()]
+    }
+
+    /// All together.
     #[must_use]
     pub fn all_bytes(&self) -> u64 {
-        self.multicast_bytes().saturating_add(self.unicast_bytes())
+        self.ways().into_iter().fold(0, u64::saturating_add)
     }
 
     /// Counts `bytes` that came by unicast.
     pub fn add_unicast(&self, bytes: u64) {
         self.unicast.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_peers(&self, bytes: u64) {
+        self.peers.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn add_multicast(&self, bytes: u64) {

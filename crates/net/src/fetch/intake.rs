@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::limits::{CHUNK_OVERHEAD_MAX, NODE_BYTES_MAX};
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, RunSet};
 use bytes::Bytes;
 use image::{
     Catalogue, CatalogueBuilder, Cipher, InstallReport, Installer, ObjectRef, ObjectSource, Offer,
@@ -15,11 +15,13 @@ use image::{
 };
 use parking_lot::Mutex;
 
+use super::by_peers::Peers;
 use super::counted::Arrived;
 use super::unicast_fallback::UnicastFallback;
 use crate::api::SessionGrant;
 use crate::clock::{Clock, Stop};
 use crate::multicast::receiver::{Accept, Consumer, SessionView, Wish};
+use crate::peer::Node;
 use crate::waker::Waker;
 
 /// Begins the install once the tree is known. It may take a long time: it runs in its own thread.
@@ -55,6 +57,12 @@ pub(super) struct Intake {
     arrived: Arc<Arrived>,
     blocks: u64,
     block_bytes: u16,
+    /// This machine among those that serve each other, if it is.
+    node: Option<Arc<Node>>,
+    /// Objects that the session is not asked for, because other machines have them.
+    elsewhere: RunSet,
+    /// Nodes that arrived, for others.
+    nodes: Vec<(u64, Bytes)>,
 }
 
 /// The state of the fetch.
@@ -105,9 +113,17 @@ impl Intake {
             arrived: Arc::clone(arrived),
             blocks: 0,
             block_bytes: 0,
+            node: None,
+            elsewhere: RunSet::new(),
+            nodes: Vec::new(),
         };
         intake.leave_tree_if_whole();
         Ok(intake)
+    }
+
+    /// Gets objects from other machines, too, and keeps what arrives for them.
+    pub(super) fn serve_with(&mut self, node: Arc<Node>) {
+        self.node = Some(node);
     }
 
     /// Mean length of an object, in bytes.
@@ -129,6 +145,11 @@ impl Intake {
     /// version.
     pub(super) fn begin_session(&mut self, grant: &SessionGrant) -> std::result::Result<(), String> {
         (self.heads, self.nodes_wanted, self.chunks_wanted) = (grant.heads, 0, false);
+        self.elsewhere = RunSet::new();
+        if self.node.is_some() {
+            let runs = grant.elsewhere.iter();
+            self.elsewhere = runs.map(|&(first, count)| first..first.saturating_add(count)).collect();
+        }
         (self.blocks, self.block_bytes) = (0, grant.block_bytes);
         let Stage::Chunks(catalogue, _) = &self.stage else { return Ok(()) };
         let ours = (catalogue.objects().len() as u64, catalogue.heads());
@@ -141,28 +162,58 @@ impl Intake {
     /// session runs meanwhile. True if nothing is missing then.
     pub(super) fn pull(&mut self, stop: &Stop, limit: Option<Duration>, beside: bool) -> Result<bool> {
         let most = if beside { BESIDE_AT_ONCE } else { AT_ONCE };
-        while let Stage::Tree(builder) = &mut self.stage {
-            if stop.is_stopped() {
-                return Err(Error::new(ErrorKind::Stopped, format!("fetch the tree of `{}`", self.name)));
-            }
-            let needed: Vec<(u64, ObjectRef)> =
-                builder.needed().filter_map(|id| Some((id, builder.object(id)?))).collect();
-            for (id, bytes) in fetch_all(self.source.as_ref(), &needed, most, stop) {
-                let learned = bytes.and_then(|bytes| builder.learn(id, bytes));
-                learned.map_err(|error| error.within(format!("fetch the tree of `{}`", self.name)))?;
-            }
-            self.leave_tree_if_whole();
-        }
+        self.pull_tree(stop, most)?;
         if let Stage::Beginning(_) = self.stage {
             self.begin_chunks()?;
         }
         let Stage::Chunks(catalogue, installer) = &self.stage else { return Err(self.failed_before()) };
-        let failed = pull_chunks(catalogue, installer, (self.source.as_ref(), most), stop, limit);
+        let failed = match &self.node {
+            Some(node) => {
+                let (server, at_once, arrived) = (self.source.as_ref(), most, self.arrived.as_ref());
+                let peers = Peers { node, server, at_once, stop, limit, arrived };
+                peers.chunks(catalogue, installer).map(drop)
+            }
+            None => pull_chunks(catalogue, installer, (self.source.as_ref(), most), stop, limit),
+        };
         if stop.is_stopped() {
             return Err(Error::new(ErrorKind::Stopped, format!("fetch `{}` by unicast", self.name)));
         }
         failed.map_err(|error| error.within(format!("fetch `{}` by unicast", self.name)))?;
         Ok(installer.missing().is_empty())
+    }
+
+    /// Fetches all nodes of the tree that are missing, `most` from the server at a time.
+    fn pull_tree(&mut self, stop: &Stop, most: usize) -> Result<()> {
+        while let Stage::Tree(builder) = &mut self.stage {
+            let context = || format!("fetch the tree of `{}`", self.name);
+            if stop.is_stopped() {
+                return Err(Error::new(ErrorKind::Stopped, context()));
+            }
+            if let Some(node) = &self.node {
+                let (server, at_once, arrived) = (self.source.as_ref(), most, self.arrived.as_ref());
+                let peers = Peers { node, server, at_once, stop, limit: None, arrived };
+                peers.nodes(builder, &mut self.nodes).map_err(|error| error.within(context()))?;
+            } else {
+                let needed: Vec<(u64, ObjectRef)> =
+                    builder.needed().filter_map(|id| Some((id, builder.object(id)?))).collect();
+                for (id, bytes) in fetch_all(self.source.as_ref(), &needed, most, stop) {
+                    let learned = bytes.and_then(|bytes| builder.learn(id, bytes));
+                    learned.map_err(|error| error.within(context()))?;
+                }
+            }
+            self.leave_tree_if_whole();
+        }
+        Ok(())
+    }
+
+    /// Fetches the tree, if other machines have it and the session would have to send it again.
+    pub(super) fn pull_tree_from_others(&mut self, stop: &Stop) -> Result<()> {
+        match &self.stage {
+            Stage::Tree(builder) if builder.needed().any(|id| self.elsewhere.contains(&(id..id + 1))) => {
+                self.pull_tree(stop, BESIDE_AT_ONCE)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Bytes of the missing chunks; `u64::MAX` while the tree is not known.
@@ -200,6 +251,13 @@ impl Intake {
             return;
         }
         let Stage::Tree(builder) = std::mem::replace(&mut self.stage, Stage::Failed) else { return };
+        if let Some(node) = &self.node {
+            for (id, bytes) in self.nodes.drain(..) {
+                if builder.object(id).is_some_and(|object| object.verify(&bytes).is_ok()) {
+                    node.spool().put(id, &bytes);
+                }
+            }
+        }
         let begin = self.begin.take().expect("an install is begun once");
         let waker = Arc::clone(&self.waker);
         let beginning = std::thread::spawn(move || {
@@ -245,8 +303,10 @@ impl Intake {
             }
             Stage::Chunks(catalogue, installer) if !std::mem::replace(&mut self.chunks_wanted, true) => {
                 let lengths = catalogue.objects().iter().map(|object| object.len).collect();
-                let missing = installer.missing().into_iter().map(Wish::Want);
-                Ok([Wish::Lengths(lengths)].into_iter().chain(missing).chain([Wish::Nothing]).collect())
+                let missing = installer.missing().into_iter();
+                let here =
+                    missing.flat_map(|run| self.elsewhere.gaps(run).collect::<Vec<_>>()).map(Wish::Want);
+                Ok([Wish::Lengths(lengths)].into_iter().chain(here).chain([Wish::Nothing]).collect())
             }
             Stage::Chunks(..) => Ok(Vec::new()),
             Stage::Failed => Err(self.failed_before()),
@@ -257,6 +317,9 @@ impl Intake {
     fn accept(&mut self, id: u64, bytes: &Bytes) -> Result<Accept> {
         match &mut self.stage {
             Stage::Tree(builder) => {
+                if self.node.is_some() {
+                    self.nodes.push((id, bytes.clone()));
+                }
                 match builder.take(id, bytes.clone()) {
                     // Nodes that arrived early and are damaged come by unicast.
                     Ok(damaged) => damaged.into_iter().for_each(|(id, name)| self.fallback.order(id, name)),
@@ -269,7 +332,11 @@ impl Intake {
             // A node that arrived twice.
             Stage::Beginning(_) => Ok(Accept::Taken),
             Stage::Chunks(_, installer) => match installer.try_offer(id, bytes.clone()) {
-                Ok(Offer::Taken | Offer::Known) => Ok(Accept::Taken),
+                Ok(Offer::Taken) => {
+                    self.node.iter().for_each(|node| node.spool().put(id, bytes));
+                    Ok(Accept::Taken)
+                }
+                Ok(Offer::Known) => Ok(Accept::Taken),
                 Ok(Offer::Full) => Ok(Accept::Full),
                 Ok(Offer::Wrong(_)) => Ok(Accept::Bad),
                 Err(error) => Err(error.within(format!("install `{}`", self.name))),
@@ -415,6 +482,6 @@ fn at_once<T>(threads: usize, items: impl Iterator<Item = T> + Send, work: impl 
 }
 
 /// Groups ascending numbers into runs of consecutive ones.
-fn runs(numbers: &[u64]) -> impl Iterator<Item = Range<u64>> + '_ {
+pub(super) fn runs(numbers: &[u64]) -> impl Iterator<Item = Range<u64>> + '_ {
     numbers.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1)
 }

@@ -6,6 +6,7 @@
 //! that arrived is fetched again: the installer identifies objects by digest, whatever session, epoch or transport
 //! they came from.
 
+mod by_peers;
 mod counted;
 mod intake;
 mod reporter;
@@ -21,12 +22,13 @@ use image::{InstallReport, Manifest, ObjectSource, SignedManifest};
 use parking_lot::Mutex;
 use proto::multicast::ReceiverCounters;
 
-use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest};
+use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest, SwarmRequest};
 use crate::client::Client;
 use crate::clock::{Clock, Stop};
 use crate::interface::{self, Interface};
 use crate::multicast::SCATTERED_BYTES_MAX;
 use crate::multicast::receiver::{End, Reach, ReceiveOptions, Received, receive};
+use crate::peer::{Node, PeerOptions};
 use counted::Counted;
 pub use counted::{Arrived, Counting};
 pub use intake::Begin;
@@ -77,6 +79,9 @@ pub struct FetchOptions {
     /// How long unicast continues before multicast is tried again after a failure. Doubled each time, and longer if
     /// no packet ever arrived.
     pub retry_after: Duration,
+    /// How other machines get objects from this one, and it from them; `None` if they do not. Only with
+    /// [`Transport::Auto`].
+    pub peers: Option<PeerOptions>,
     /// Counts what arrives.
     pub arrived: Arc<Arrived>,
     /// Ends the fetch. Usually the same [`Stop`] as the client's.
@@ -98,6 +103,7 @@ impl FetchOptions {
             silent_after: Duration::from_secs(3),
             stalled_after: Duration::from_secs(10),
             retry_after: Duration::from_secs(5),
+            peers: None,
             arrived: Arc::default(),
             stop: Stop::new(),
             tell: Arc::new(|_| {}),
@@ -112,8 +118,12 @@ pub struct FetchReport {
     pub reference: String,
     /// Bytes of objects that arrived by multicast.
     pub multicast_bytes: u64,
-    /// Bytes of objects that arrived by unicast.
+    /// Bytes of objects that arrived from other machines.
+    pub peer_bytes: u64,
+    /// Bytes of objects that arrived from the server by unicast.
     pub unicast_bytes: u64,
+    /// This machine among those that serve each other. It serves what it has until this is dropped.
+    pub node: Option<Arc<Node>>,
     /// Why unicast was used, if it was.
     pub unicast_reason: Option<String>,
     /// Number of sessions joined.
@@ -175,6 +185,7 @@ pub fn fetch(
             client.cipher().clone(),
             &options.arrived,
         )?,
+        node: None,
         multicast_bytes: 0,
         spoilt: 0,
         scattered: 0,
@@ -188,7 +199,7 @@ pub fn fetch(
     let unicast_reason = fetch.get_all()?;
     let received = clock.elapsed() - fetch.farewell.min(clock.elapsed());
     let beside = fetch.beside();
-    let Fetch { reference, multicast_bytes, sessions, counters, intake, .. } = fetch;
+    let Fetch { reference, node, multicast_bytes, sessions, counters, intake, .. } = fetch;
     let install = intake.finish()?;
     let unicast_bytes = source.bytes();
     let unicast_reason = unicast_reason.or_else(|| (unicast_bytes > 0).then_some(beside));
@@ -196,7 +207,9 @@ pub fn fetch(
     let report = FetchReport {
         reference,
         multicast_bytes,
+        peer_bytes: options.arrived.peer_bytes(),
         unicast_bytes,
+        node,
         unicast_reason,
         sessions,
         counters,
@@ -213,6 +226,7 @@ struct Fetch<'a> {
     sealed: &'a SignedManifest,
     options: &'a FetchOptions,
     intake: Intake,
+    node: Option<Arc<Node>>,
     multicast_bytes: u64,
     /// Objects that arrived damaged by multicast.
     spoilt: u64,
@@ -265,9 +279,24 @@ impl Fetch<'_> {
             self.intake.pull(&options.stop, None, false)?;
             return Ok(Some("asked for".to_owned()));
         }
+        if let Some(node) = self.join_swarm() {
+            self.intake.serve_with(Arc::clone(&node));
+            // Everything is on other machines: a session would serve this one alone.
+            if is_all(&node.grant().held, node.grant().objects)
+                && self.intake.pull(&options.stop, None, true)?
+            {
+                self.node = Some(node);
+                return Ok(None);
+            }
+            self.node = Some(node);
+        }
         let mut first_reason = None;
         for tries in 0.. {
-            let Some(Setback { reason, again_after }) = self.by_multicast()? else { break };
+            let Some(Setback { reason, again_after }) = self.by_multicast()? else {
+                // What the session was not asked for, because others have it.
+                self.intake.pull(&options.stop, None, true)?;
+                break;
+            };
             if options.transport == Transport::Multicast {
                 return Err(Error::new(ErrorKind::Unreachable, format!("fetch by multicast: {reason}")));
             }
@@ -315,6 +344,29 @@ impl Fetch<'_> {
         }
     }
 
+    /// Joins the machines that serve each other, if there is such a swarm. Without one, everything else works.
+    fn join_swarm(&self) -> Option<Arc<Node>> {
+        let options = self.options.peers.clone().filter(|_| self.options.transport == Transport::Auto)?;
+        let request = SwarmRequest {
+            reference: self.reference.clone(),
+            manifest: self.sealed.digest().to_hex(),
+            peer: proto::peer::VERSION,
+        };
+        let joined = self.client.join_swarm(&request).and_then(|grant| {
+            let server = self.client.address()?.ip();
+            Node::start(grant, server, options)
+        });
+        match joined {
+            Ok(node) => Some(Arc::new(node)),
+            // An older server, or one that does not want this.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Refused) => None,
+            Err(error) => {
+                (self.options.tell)(&format!("without other machines: {}", chain(&error)));
+                None
+            }
+        }
+    }
+
     fn interface(&self) -> Result<Interface> {
         match &self.options.interface {
             Some(choice) => interface::choose(choice),
@@ -332,6 +384,7 @@ impl Fetch<'_> {
             mtu: interface.mtu(),
             multicast: MULTICAST_VERSION,
             attached: false,
+            peers: self.node.is_some(),
         };
         match self.client.join_session(&request) {
             Ok(grant) => Ok(Next::Join(Box::new(grant))),
@@ -358,6 +411,7 @@ impl Fetch<'_> {
         if let Err(reason) = self.intake.begin_session(grant) {
             return Ok(Err(reason));
         }
+        self.intake.pull_tree_from_others(&self.options.stop)?;
         self.sessions += 1;
         let options = ReceiveOptions {
             interface: interface.clone(),
@@ -471,4 +525,9 @@ impl Fetch<'_> {
             next => Ok(next),
         }
     }
+}
+
+/// Whether runs of objects are all of `objects`.
+fn is_all(held: &[(u32, u32)], objects: u32) -> bool {
+    held.first().is_some_and(|&(first, count)| first == 0 && count == objects)
 }

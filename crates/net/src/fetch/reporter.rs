@@ -57,6 +57,7 @@ impl HostReporter {
             done_bytes: 0,
             total_bytes: 0,
             multicast_bytes: 0,
+            peer_bytes: 0,
             unicast_bytes: 0,
             elapsed_ms: 0,
         };
@@ -98,25 +99,26 @@ impl HostReporter {
 
     /// Reports how the fetch ended. Waits a moment until the server knows.
     pub fn end(self, done: Result<&FetchReport, &Error>) {
-        let ways = done.map(|done| (done.multicast_bytes, done.unicast_bytes));
-        let arrived = (self.shared.arrived.multicast_bytes(), self.shared.arrived.unicast_bytes());
+        let ways = done.map(|done| [done.multicast_bytes, done.peer_bytes, done.unicast_bytes]);
+        let arrived = self.shared.arrived.ways();
         self.end_with(done.map(|done| &done.install), ways.unwrap_or(arrived));
     }
 
     /// Reports how an install ended whose objects came by unicast. Waits a moment until the server knows.
     pub fn end_install(self, done: Result<&InstallReport, &Error>) {
-        let arrived = (0, self.shared.arrived.unicast_bytes());
+        let arrived = [0, 0, self.shared.arrived.unicast_bytes()];
         self.end_with(done, arrived);
     }
 
-    fn end_with(self, done: Result<&InstallReport, &Error>, (multicast, unicast): (u64, u64)) {
+    fn end_with(self, done: Result<&InstallReport, &Error>, [multicast, peers, unicast]: [u64; 3]) {
         match done {
             Ok(done) => {
                 let verified = done.verified_bytes > 0 || self.shared.state.lock().only_verifies;
                 self.last(|report| {
                     report.stage = if verified { HostStage::Verified } else { HostStage::Written };
                     report.done_bytes = report.total_bytes;
-                    (report.multicast_bytes, report.unicast_bytes) = (multicast, unicast);
+                    (report.multicast_bytes, report.peer_bytes) = (multicast, peers);
+                    report.unicast_bytes = unicast;
                 });
             }
             Err(error) if error.kind() == ErrorKind::Stopped => self.refused("interrupted"),
@@ -150,8 +152,7 @@ impl Shared {
     /// How long the fetch has run, and what has arrived.
     fn measure(&self, report: &mut HostReport) {
         report.elapsed_ms = u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
-        report.multicast_bytes = self.arrived.multicast_bytes();
-        report.unicast_bytes = self.arrived.unicast_bytes();
+        [report.multicast_bytes, report.peer_bytes, report.unicast_bytes] = self.arrived.ways();
     }
 
     /// Sends reports until the last one, or until the server is found to be too old for them.

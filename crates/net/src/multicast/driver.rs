@@ -3,11 +3,12 @@
 //! them with one system call. If the socket is full, the thread waits for room, and processes reports meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::Instant;
+use base::{Instant, RunSet};
 use bytes::Bytes;
 use crossbeam_channel::Receiver;
 use proto::multicast::{OwnShare, Server, ServerEvent, Transmit};
@@ -149,9 +150,32 @@ impl Driver {
             match command {
                 Command::Admit(receiver, machine) => self.machine.admit(self.clock.now(), receiver, machine),
                 Command::Statistics(reply) => drop(reply.send(self.statistics())),
+                Command::Elsewhere(held, reply) => drop(reply.send(self.elsewhere(&held))),
                 Command::Stop => self.end(),
             }
         }
+    }
+
+    /// Runs of stored objects that a new receiver should get from others: nobody waits for them here, and they went out
+    /// already, or others hold them.
+    fn elsewhere(&self, held: &[Range<u32>]) -> Vec<(u64, u64)> {
+        let mut runs = RunSet::new();
+        if held.is_empty() {
+            return Vec::new();
+        }
+        let is_held = |stored: &Range<u64>| {
+            let at = held.partition_point(|run| u64::from(run.end) <= stored.start);
+            held.get(at)
+                .is_some_and(|run| u64::from(run.start) <= stored.start && stored.end <= run.end.into())
+        };
+        for object in 0..self.shared.shape.objects {
+            let stored = self.shared.packing.stored(object);
+            let is_elsewhere = self.machine.ever_went_out(object) || is_held(&stored);
+            if is_elsewhere && !self.machine.is_pending(object) {
+                runs.insert(stored);
+            }
+        }
+        runs.iter().map(|run| (run.start, run.end - run.start)).collect()
     }
 
     fn end(&mut self) {

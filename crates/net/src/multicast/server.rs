@@ -1,6 +1,7 @@
 //! Sessions of a server: starts them, admits receivers, returns statistics, and ends them. `driver` drives each.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -159,7 +160,22 @@ impl SessionServer {
             bundle_blocks: shared.config.bundle_blocks,
             receivers: receiver + 1,
             order: shared.config.order.clone(),
+            elsewhere: Vec::new(),
         })
+    }
+
+    /// Runs of stored objects, `(first, count)`, that a new receiver should get from other machines, which hold `held`
+    /// together: nobody waits for them here, and they went out already, or others hold them.
+    #[must_use]
+    pub fn elsewhere(&self, held: Vec<Range<u32>>) -> Vec<(u64, u64)> {
+        // A session for attached disks has an order of its own.
+        if held.is_empty() || self.shared.config.order.is_some() {
+            return Vec::new();
+        }
+        let (reply, answer) = bounded(1);
+        let _ = self.shared.commands.send(Command::Elsewhere(held, reply));
+        self.shared.waker.wake();
+        answer.recv_timeout(ANSWER_PATIENCE).unwrap_or_default()
     }
 
     /// The session's id.

@@ -1,6 +1,7 @@
 //! Configuration of a session, and the state that its threads and its owner share.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -112,6 +113,8 @@ pub(super) struct Shared {
 pub(super) enum Command {
     Admit(ReceiverId, MachineId),
     Statistics(Sender<SessionStatistics>),
+    /// See [`super::server::SessionServer::elsewhere`].
+    Elsewhere(Vec<Range<u32>>, Sender<Vec<(u64, u64)>>),
     Stop,
 }
 

@@ -56,6 +56,7 @@ fn request(receiver: &str, mtu: u32) -> SessionRequest {
         mtu,
         multicast: MULTICAST_VERSION,
         attached: false,
+        peers: false,
     }
 }
 

@@ -250,6 +250,18 @@ impl Server {
         self.rate.leave_room(wire_bytes);
     }
 
+    /// Whether an object will be sent in full because somebody waits for it.
+    #[must_use]
+    pub fn is_pending(&self, object: u64) -> bool {
+        self.schedule.is_pending(object)
+    }
+
+    /// Whether an object was sent in full, or is being sent.
+    #[must_use]
+    pub fn ever_went_out(&self, object: u64) -> bool {
+        self.schedule.ever_went_out(object)
+    }
+
     /// The rate at which the server would send now if it had enough to send, in bits per second on the wire.
     #[must_use]
     pub fn rate(&self) -> u64 {

@@ -1,0 +1,93 @@
+//! Gets the objects of a fetch from other machines, and from the server what none of them has.
+
+use std::time::Duration;
+
+use base::{ErrorKind, Result};
+use bytes::Bytes;
+use image::{Catalogue, CatalogueBuilder, Installer, ObjectRef, ObjectSource, Offer};
+use parking_lot::Mutex;
+
+use super::counted::Arrived;
+use crate::clock::Stop;
+use crate::peer::{Node, Pulled, Taker, Want};
+
+/// What all pulls of a fetch share.
+pub(super) struct Peers<'a> {
+    pub(super) node: &'a Node,
+    pub(super) server: &'a dyn ObjectSource,
+    /// Most objects that are fetched from the server at the same time.
+    pub(super) at_once: usize,
+    pub(super) stop: &'a Stop,
+    pub(super) limit: Option<Duration>,
+    pub(super) arrived: &'a Arrived,
+}
+
+impl Peers<'_> {
+    /// Gets the nodes that are needed now. Their parents are there, so their names are known.
+    pub(super) fn nodes(
+        &self,
+        builder: &mut CatalogueBuilder,
+        kept: &mut Vec<(u64, Bytes)>,
+    ) -> Result<Pulled> {
+        let needed: Vec<u64> = builder.needed().filter(|&id| builder.object(id).is_some()).collect();
+        let objects = super::intake::runs(&needed).collect();
+        let taker = TreeTaker(Mutex::new((builder, kept)));
+        self.pull(objects, &taker)
+    }
+
+    /// Gets the chunks that the install lacks.
+    pub(super) fn chunks(&self, catalogue: &Catalogue, installer: &Installer) -> Result<Pulled> {
+        self.pull(installer.missing(), &ChunkTaker { node: self.node, catalogue, installer })
+    }
+
+    fn pull(&self, objects: Vec<std::ops::Range<u64>>, taker: &dyn Taker) -> Result<Pulled> {
+        self.node.pull(&Want {
+            objects,
+            taker,
+            server: self.server,
+            at_once: self.at_once,
+            stop: self.stop,
+            limit: self.limit,
+            arrived: &|bytes| self.arrived.add_peers(bytes),
+        })
+    }
+}
+
+struct TreeTaker<'a>(Mutex<(&'a mut CatalogueBuilder, &'a mut Vec<(u64, Bytes)>)>);
+
+impl Taker for TreeTaker<'_> {
+    fn object(&self, id: u64) -> Option<ObjectRef> {
+        self.0.lock().0.object(id)
+    }
+
+    fn take(&self, id: u64, bytes: Bytes) -> Result<bool> {
+        let (builder, kept) = &mut *self.0.lock();
+        match builder.learn(id, bytes.clone()) {
+            Ok(()) => kept.push((id, bytes)),
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+}
+
+struct ChunkTaker<'a> {
+    node: &'a Node,
+    catalogue: &'a Catalogue,
+    installer: &'a Installer,
+}
+
+impl Taker for ChunkTaker<'_> {
+    fn object(&self, id: u64) -> Option<ObjectRef> {
+        self.catalogue.objects().get(usize::try_from(id).ok()?).copied()
+    }
+
+    fn take(&self, id: u64, bytes: Bytes) -> Result<bool> {
+        match self.installer.offer(id, bytes.clone())? {
+            Offer::Taken => self.node.spool().put(id, &bytes),
+            Offer::Known | Offer::Full => {}
+            Offer::Wrong(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+}

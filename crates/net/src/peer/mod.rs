@@ -1,0 +1,28 @@
+//! Receivers that serve each other: sockets and threads around the machines of `proto::peer`. Source:
+//! `formats/peer.md`.
+//!
+//! ```text
+//! node     a member of a swarm: reports what it holds, answers requests that a switch passed on
+//! spool    the encoded objects that it holds: in memory first, then in a file
+//! upload   serves them to others
+//! pull     gets objects from others, and from the server what nobody has
+//! transfer one connection to a member that sends
+//! redirect the server's redirector
+//! channel  a transfer's connection: handshake, encryption, records
+//! ```
+
+mod channel;
+mod node;
+mod pull;
+mod redirect;
+mod spool;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod upload;
+
+pub use node::{Node, PeerOptions, PeerTraffic};
+pub use proto::peer::{RedirectorCounters, SwarmView, VERSION};
+pub use pull::{Pulled, Taker, Want};
+pub use redirect::RedirectorServer;
+pub use spool::{Spool, SpoolLimits};

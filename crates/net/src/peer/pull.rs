@@ -1,0 +1,313 @@
+//! Gets objects from other members, and from the server what nobody has: sockets and threads around the seeker.
+//!
+//! One thread for each member that sends, which connects, asks, and passes what arrives to the taker; few for the server.
+//! The calling thread runs the machine.
+
+use std::collections::HashMap;
+use std::net::{Shutdown, SocketAddr};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Scope;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Instant, Result};
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, select, unbounded};
+use image::{ObjectRef, ObjectSource};
+use proto::peer::{Action, MemberId, Part, Seeker, SeekerConfig, SeekerCounters, Source};
+
+use super::node::Node;
+use super::transfer::{Pulse, Transfer};
+use crate::clock::{Clock, Stop};
+
+/// Most objects under way.
+const WINDOW_OBJECTS: u32 = 160;
+/// Most members that send at the same time.
+const FAN_IN: usize = 4;
+/// Longest wait, so that a stop is noticed.
+const WAIT_MAX: Duration = Duration::from_millis(50);
+
+/// Takes what arrives. Threads share it.
+pub trait Taker: Sync {
+    /// Digest and length of an object, if they are known.
+    fn object(&self, id: u64) -> Option<ObjectRef>;
+
+    /// Verifies an object and takes it; may wait until there is room. False if it is wrong.
+    ///
+    /// # Errors
+    /// What ends the pull: the target failed.
+    fn take(&self, id: u64, bytes: Bytes) -> Result<bool>;
+}
+
+/// What to pull, and from whom else.
+pub struct Want<'a> {
+    /// The objects.
+    pub objects: Vec<Range<u64>>,
+    /// Takes them.
+    pub taker: &'a dyn Taker,
+    /// The server, for what no member has.
+    pub server: &'a dyn ObjectSource,
+    /// Most objects that are fetched from the server at the same time.
+    pub at_once: usize,
+    /// Ends the pull.
+    pub stop: &'a Stop,
+    /// Ends the pull after this time.
+    pub limit: Option<Duration>,
+    /// Counts bytes of objects as they arrive from members.
+    pub arrived: &'a (dyn Fn(u64) + Sync),
+}
+
+/// What became of a pull.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pulled {
+    /// Objects that are still missing.
+    pub missing: u32,
+    /// Bytes of objects that members sent.
+    pub peer_bytes: u64,
+    /// What the machine counted.
+    pub counters: SeekerCounters,
+}
+
+/// What happened on another thread.
+pub(super) enum Event {
+    Arrived(Source, u64, bool),
+    Lacks(MemberId, Part),
+    /// The connection of this number to a member has ended.
+    Ended(MemberId, u64),
+    /// The pull cannot go on.
+    Fatal(Error),
+}
+
+impl Node {
+    /// Gets objects from other members, and from the server what nobody has, until all have arrived.
+    ///
+    /// # Errors
+    /// Those of the taker and of the server; `Stopped`.
+    pub fn pull(&self, want: &Want<'_>) -> Result<Pulled> {
+        let clock = Clock::start();
+        let grant = self.grant();
+        let config = SeekerConfig {
+            objects: grant.objects,
+            rank: grant.rank,
+            window_objects: WINDOW_OBJECTS,
+            fan_in: FAN_IN,
+        };
+        let mut seeker = Seeker::new(config);
+        want.objects.iter().cloned().flatten().for_each(|object| seeker.want(object));
+        // Answers to an earlier pull.
+        while self.answers().try_recv().is_ok() {}
+        let peer_bytes = AtomicU64::new(0);
+        let outcome = std::thread::scope(|scope| {
+            let (events, happened) = unbounded();
+            let mut puller = Puller {
+                node: self,
+                want,
+                scope,
+                peer_bytes: &peer_bytes,
+                connections: HashMap::new(),
+                connected: 0,
+                orders: Orders::new(),
+                servers: 0,
+                events,
+            };
+            let outcome = puller.run(&clock, &mut seeker, &happened);
+            puller.end();
+            outcome
+        });
+        outcome?;
+        let (missing, counters) = (seeker.missing(), seeker.counters());
+        Ok(Pulled { missing, peer_bytes: peer_bytes.into_inner(), counters })
+    }
+}
+
+/// A connection to a member.
+struct Connection {
+    number: u64,
+    orders: Sender<Part>,
+    pulse: Arc<Pulse>,
+    /// The received bytes when they were last looked at.
+    seen_bytes: u64,
+}
+
+impl Connection {
+    fn close(&self) {
+        if let Some(stream) = &*self.pulse.stream.lock() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Objects for the threads that ask the server.
+type Orders = (Option<Sender<u64>>, Receiver<u64>);
+
+trait NewOrders {
+    fn new() -> Self;
+}
+
+impl NewOrders for Orders {
+    fn new() -> Self {
+        let (sender, receiver) = unbounded();
+        (Some(sender), receiver)
+    }
+}
+
+struct Puller<'scope, 'env> {
+    node: &'env Node,
+    want: &'env Want<'env>,
+    scope: &'scope Scope<'scope, 'env>,
+    peer_bytes: &'env AtomicU64,
+    connections: HashMap<MemberId, Connection>,
+    connected: u64,
+    orders: Orders,
+    /// Threads that ask the server.
+    servers: usize,
+    events: Sender<Event>,
+}
+
+impl<'scope, 'env> Puller<'scope, 'env> {
+    fn run(&mut self, clock: &Clock, seeker: &mut Seeker, happened: &Receiver<Event>) -> Result<()> {
+        while seeker.missing() > 0 {
+            if self.want.stop.is_stopped() {
+                return Err(Error::new(ErrorKind::Stopped, "get objects from other machines"));
+            }
+            if self.want.limit.is_some_and(|limit| clock.elapsed() >= limit) {
+                return Ok(());
+            }
+            let now = clock.now();
+            self.feel_pulses(now, seeker);
+            if seeker.poll_timeout(now).is_some_and(|due| due <= now) {
+                seeker.handle_timeout(now);
+            }
+            while let Some(action) = seeker.poll_action() {
+                self.obey(action);
+            }
+            while let Some((number, request)) = seeker.poll_request(now) {
+                self.node.ask(number, request);
+            }
+            let wait = seeker.poll_timeout(now).map_or(WAIT_MAX, |due| due.since(now)).min(WAIT_MAX);
+            select! {
+                recv(happened) -> event => self.note(clock, seeker, event.ok())?,
+                recv(self.node.answers()) -> answer => if let Ok((number, from, offer)) = answer {
+                    seeker.handle_offer(clock.now(), number, from, &offer);
+                },
+                default(wait.max(Duration::from_millis(1))) => {}
+            }
+            while let Ok(event) = happened.try_recv() {
+                self.note(clock, seeker, Some(event))?;
+            }
+            while let Ok((number, from, offer)) = self.node.answers().try_recv() {
+                seeker.handle_offer(clock.now(), number, from, &offer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Members that send parts of a large object, or wait for this machine, do not stall.
+    fn feel_pulses(&mut self, now: Instant, seeker: &mut Seeker) {
+        for (&member, connection) in &mut self.connections {
+            let received = connection.pulse.received_bytes.load(Ordering::Relaxed);
+            let is_taking = connection.pulse.is_taking.load(Ordering::Relaxed);
+            if is_taking || std::mem::replace(&mut connection.seen_bytes, received) != received {
+                seeker.moved(now, Source::Member(member));
+            }
+        }
+    }
+
+    fn note(&mut self, clock: &Clock, seeker: &mut Seeker, event: Option<Event>) -> Result<()> {
+        let now = clock.now();
+        match event {
+            None => {}
+            Some(Event::Arrived(source, object, right)) => {
+                if !right && source == Source::Server {
+                    return Err(Error::new(
+                        ErrorKind::Corrupt,
+                        format!("the server sent a wrong object {object}"),
+                    ));
+                }
+                seeker.arrived(now, source, object, right);
+            }
+            Some(Event::Lacks(member, part)) => seeker.lacks(now, Source::Member(member), part),
+            Some(Event::Ended(member, number)) => {
+                if self.connections.get(&member).is_some_and(|connection| connection.number == number) {
+                    self.connections.remove(&member);
+                    seeker.failed(now, member);
+                }
+            }
+            Some(Event::Fatal(error)) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, action: Action) {
+        match action {
+            Action::Pull { member, address, part } => self.ask_member(member, address, part),
+            Action::Server(part) => self.ask_server(part),
+            Action::Drop(member) => {
+                if let Some(connection) = self.connections.remove(&member) {
+                    connection.close();
+                }
+            }
+        }
+    }
+
+    fn ask_member(&mut self, member: MemberId, address: SocketAddr, part: Part) {
+        let connection = self.connections.entry(member).or_insert_with(|| {
+            self.connected += 1;
+            let (orders, ordered) = unbounded();
+            let pulse = Arc::<Pulse>::default();
+            let transfer = Transfer {
+                node: self.node,
+                want: self.want,
+                peer_bytes: self.peer_bytes,
+                member,
+                ordered,
+                pulse: Arc::clone(&pulse),
+                events: self.events.clone(),
+            };
+            let number = self.connected;
+            self.scope.spawn(move || transfer.run(address, number));
+            Connection { number, orders, pulse, seen_bytes: 0 }
+        });
+        // If its thread has just ended, its last event says so.
+        let _ = connection.orders.send(part);
+    }
+
+    fn ask_server(&mut self, part: Part) {
+        let (orders, ordered) = &self.orders;
+        for object in part.objects() {
+            let _ = orders.as_ref().map(|orders| orders.send(object));
+        }
+        while self.servers < self.want.at_once && self.servers < ordered.len() {
+            self.servers += 1;
+            let (ordered, want, events) = (ordered.clone(), self.want, self.events.clone());
+            self.scope.spawn(move || from_server(want, &ordered, &events));
+        }
+    }
+
+    /// Makes all threads end.
+    fn end(&mut self) {
+        self.orders.0 = None;
+        while self.orders.1.try_recv().is_ok() {}
+        for (_, connection) in self.connections.drain() {
+            connection.close();
+        }
+    }
+}
+
+/// Fetches objects from the server until there are no more orders.
+fn from_server(want: &Want<'_>, ordered: &Receiver<u64>, events: &Sender<Event>) {
+    while let Ok(object) = ordered.recv() {
+        let name = want.taker.object(object);
+        let unnamed = || Error::new(ErrorKind::NotFound, format!("object {object} has no name yet"));
+        let taken =
+            name.ok_or_else(unnamed).and_then(|name| want.taker.take(object, want.server.fetch(&name)?));
+        let event = match taken {
+            Ok(right) => Event::Arrived(Source::Server, object, right),
+            Err(error) => Event::Fatal(error),
+        };
+        if events.send(event).is_err() {
+            return;
+        }
+    }
+}

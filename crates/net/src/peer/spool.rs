@@ -1,0 +1,188 @@
+//! The encoded objects that a member holds for others: in memory first, then in a file, up to a limit.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+use proto::peer::Availability;
+
+/// How much a spool may hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpoolLimits {
+    /// In memory, in bytes.
+    pub memory_bytes: u64,
+    /// In a file, in bytes.
+    pub file_bytes: u64,
+    /// The folder of the file, which has no name there and is gone when the process ends.
+    pub folder: PathBuf,
+}
+
+impl SpoolLimits {
+    /// In memory at most a quarter of what the machine has available, and at most 1 GiB; nothing in a file.
+    #[must_use]
+    pub fn of_this_machine() -> Self {
+        let memory_bytes = (available_memory().unwrap_or(256 << 20) / 4).min(1 << 30);
+        Self { memory_bytes, file_bytes: 0, folder: PathBuf::from("/var/tmp") }
+    }
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in bytes.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+enum Place {
+    Nowhere,
+    Memory(Bytes),
+    File { offset: u64, len: u32 },
+}
+
+/// The objects. Only verified ones may be put into it.
+pub struct Spool {
+    limits: SpoolLimits,
+    state: RwLock<State>,
+    /// Grows with each object.
+    changes: AtomicU64,
+}
+
+struct State {
+    places: Vec<Place>,
+    held: Availability,
+    memory_bytes: u64,
+    file: Option<File>,
+    file_bytes: u64,
+    /// The file failed: nothing more is put there.
+    failed: bool,
+}
+
+impl Spool {
+    /// An empty spool for the objects of a version.
+    #[must_use]
+    pub fn new(objects: u32, limits: SpoolLimits) -> Self {
+        let places = (0..objects).map(|_| Place::Nowhere).collect();
+        let held = Availability::none(objects);
+        let state = State { places, held, memory_bytes: 0, file: None, file_bytes: 0, failed: false };
+        Self { limits, state: RwLock::new(state), changes: AtomicU64::new(0) }
+    }
+
+    /// Keeps a verified object, if there is room.
+    pub fn put(&self, object: u64, bytes: &Bytes) {
+        let Ok(index) = usize::try_from(object) else { return };
+        let len = bytes.len() as u64;
+        let mut state = self.state.write();
+        if !matches!(state.places.get(index), Some(Place::Nowhere)) {
+            return;
+        }
+        let place = if state.memory_bytes + len <= self.limits.memory_bytes {
+            state.memory_bytes += len;
+            // A part of a larger buffer would keep all of that.
+            Place::Memory(Bytes::copy_from_slice(bytes))
+        } else {
+            match state.put_into_file(bytes, &self.limits) {
+                Some(place) => place,
+                None => return,
+            }
+        };
+        state.places[index] = place;
+        state.held.set(object, true);
+        drop(state);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// An object that it holds.
+    #[must_use]
+    pub fn get(&self, object: u64) -> Option<Bytes> {
+        let state = self.state.read();
+        match state.places.get(usize::try_from(object).ok()?)? {
+            Place::Nowhere => None,
+            Place::Memory(bytes) => Some(bytes.clone()),
+            &Place::File { offset, len } => {
+                let file = state.file.as_ref()?.try_clone().ok()?;
+                drop(state);
+                let mut bytes = vec![0; len as usize];
+                file.read_exact_at(&mut bytes, offset).ok()?;
+                Some(bytes.into())
+            }
+        }
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn held(&self) -> Availability {
+        self.state.read().held.clone()
+    }
+
+    /// Which objects of a batch it holds.
+    #[must_use]
+    pub fn mask(&self, batch: u32) -> u32 {
+        self.state.read().held.mask(batch)
+    }
+
+    /// A number that changes when it holds more.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+}
+
+impl State {
+    fn put_into_file(&mut self, bytes: &Bytes, limits: &SpoolLimits) -> Option<Place> {
+        let len = bytes.len() as u64;
+        if self.failed || self.file_bytes + len > limits.file_bytes {
+            return None;
+        }
+        let offset = self.file_bytes;
+        let written = (|| -> std::io::Result<()> {
+            if self.file.is_none() {
+                self.file = Some(tempfile(limits)?);
+            }
+            self.file.as_ref().expect("just made").write_all_at(bytes, offset)
+        })();
+        self.failed = written.is_err();
+        written.ok()?;
+        self.file_bytes += len;
+        Some(Place::File { offset, len: u32::try_from(len).ok()? })
+    }
+}
+
+/// A file without a name.
+fn tempfile(limits: &SpoolLimits) -> std::io::Result<File> {
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(open(&limits.folder, flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(number: u8) -> Bytes {
+        Bytes::from(vec![number; 100])
+    }
+
+    #[test]
+    fn objects_go_to_memory_then_to_the_file_then_nowhere() {
+        let limits = SpoolLimits { memory_bytes: 250, file_bytes: 250, folder: std::env::temp_dir() };
+        let spool = Spool::new(8, limits);
+        (0..7).for_each(|number| spool.put(number.into(), &object(number)));
+        spool.put(99, &object(9));
+        assert_eq!(spool.held().runs(0..8).collect::<Vec<_>>(), vec![0..4]);
+        for number in 0..4u8 {
+            assert_eq!(spool.get(number.into()), Some(object(number)));
+        }
+        assert!(spool.get(4).is_none() && spool.get(99).is_none());
+        assert_eq!((spool.changes(), spool.mask(0)), (4, 0b1111));
+    }
+
+    #[test]
+    fn a_folder_that_takes_no_file_costs_only_the_objects() {
+        let limits = SpoolLimits { memory_bytes: 100, file_bytes: 1000, folder: "/proc".into() };
+        let spool = Spool::new(8, limits);
+        (0..3).for_each(|number| spool.put(number.into(), &object(number)));
+        assert_eq!(spool.held().count(), 1);
+    }
+}

@@ -1,0 +1,277 @@
+//! One swarm: its members, what each holds, and the choice among them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use base::{Duration, Instant};
+
+use super::leases::Leases;
+use super::{Choice, Chosen, Contact, SwarmView};
+use crate::peer::availability::{Availability, Part};
+use crate::peer::wire::packet::{AVOIDED_MAX, MemberId, Report, Request};
+
+/// Of so many holders near, the one with the least to send is named.
+const CANDIDATES: usize = 8;
+/// What was assigned to a member counts half after this time.
+const LOAD_HALVES: Duration = Duration::from_millis(200);
+/// Who waits for somebody near asks again after this time, in milliseconds.
+const WAIT_MS: u16 = 60;
+/// A member is banned if so many others blame it, or the only other one.
+const ACCUSERS: usize = 2;
+/// Who blames more members than this is not believed.
+const ACCUSED_MAX: u32 = 16;
+/// A swarm without members is kept for this many times the time after which members are forgotten.
+const DESERTED_FACTOR: u32 = 10;
+
+#[derive(Debug)]
+struct Member {
+    id: MemberId,
+    contact: Contact,
+    /// Port of its transfers; 0 if it does not serve.
+    port: u16,
+    place: u32,
+    held: Availability,
+    heard_at: Instant,
+    /// Objects assigned to it lately, as of `loaded_at`.
+    load: f64,
+    loaded_at: Instant,
+    /// Who got wrong bytes from it.
+    accusers: Vec<MemberId>,
+    accused: u32,
+    banned: bool,
+}
+
+impl Member {
+    fn load(&self, now: Instant) -> f64 {
+        let halves = now.since(self.loaded_at).as_secs_f64() / LOAD_HALVES.as_secs_f64();
+        self.load * (-halves).exp2()
+    }
+
+    fn assign(&mut self, now: Instant, objects: u32) {
+        self.load = self.load(now) + f64::from(objects);
+        self.loaded_at = now;
+    }
+}
+
+/// One swarm.
+#[derive(Debug)]
+pub(super) struct Swarm {
+    objects: u32,
+    members: Vec<Member>,
+    slots: HashMap<MemberId, usize>,
+    /// The member that is looked at first for the next request.
+    cursor: usize,
+    leases: Leases,
+    heard_at: Instant,
+}
+
+/// The best holder found so far.
+struct Best {
+    slot: usize,
+    mask: u32,
+    load: f64,
+}
+
+impl Swarm {
+    pub(super) fn new(now: Instant, objects: u32) -> Self {
+        let (members, slots, leases) = (Vec::new(), HashMap::new(), Leases::default());
+        Self { objects, members, slots, cursor: 0, leases, heard_at: now }
+    }
+
+    pub(super) fn touch(&mut self, now: Instant) {
+        self.heard_at = now;
+    }
+
+    pub(super) fn objects(&self) -> u32 {
+        self.objects
+    }
+
+    pub(super) fn has(&self, member: MemberId) -> bool {
+        self.slots.contains_key(&member)
+    }
+
+    pub(super) fn contact(&self, member: MemberId) -> Option<Contact> {
+        Some(self.members[*self.slots.get(&member)?].contact)
+    }
+
+    /// Takes what a member tells. False if it does not count.
+    pub(super) fn report(
+        &mut self,
+        now: Instant,
+        member: MemberId,
+        contact: Contact,
+        report: &Report,
+        authentic: bool,
+    ) -> bool {
+        if report.objects != self.objects {
+            return false;
+        }
+        self.heard_at = now;
+        let slot = *self.slots.entry(member).or_insert_with(|| {
+            self.members.push(Member {
+                id: member,
+                contact,
+                port: 0,
+                place: 0,
+                held: Availability::none(self.objects),
+                heard_at: now,
+                load: 0.0,
+                loaded_at: now,
+                accusers: Vec::new(),
+                accused: 0,
+                banned: false,
+            });
+            self.members.len() - 1
+        });
+        let known = &mut self.members[slot];
+        if !authentic && known.contact != contact {
+            return false;
+        }
+        (known.contact, known.heard_at) = (contact, now);
+        (known.port, known.place) = (report.port, report.place);
+        known.held.replace(report.window.objects.clone(), report.window.held.iter().cloned());
+        true
+    }
+
+    pub(super) fn remove(&mut self, member: MemberId) {
+        let Some(slot) = self.slots.remove(&member) else { return };
+        self.members.swap_remove(slot);
+        if let Some(moved) = self.members.get(slot) {
+            self.slots.insert(moved.id, slot);
+        }
+        let slots = &self.slots;
+        self.leases.sweep(self.heard_at, |member| slots.contains_key(&member));
+    }
+
+    /// Forgets members that were silent for too long. Returns how many.
+    pub(super) fn sweep(&mut self, now: Instant, silent_after: Duration) -> usize {
+        let silent: Vec<MemberId> = self
+            .members
+            .iter()
+            .filter(|member| now.since(member.heard_at) > silent_after)
+            .map(|m| m.id)
+            .collect();
+        silent.iter().for_each(|&member| self.remove(member));
+        let slots = &self.slots;
+        self.leases.sweep(now, |member| slots.contains_key(&member));
+        silent.len()
+    }
+
+    pub(super) fn is_deserted(&self, now: Instant, silent_after: Duration) -> bool {
+        self.members.is_empty() && now.since(self.heard_at) > silent_after * DESERTED_FACTOR
+    }
+
+    pub(super) fn view(&self) -> SwarmView {
+        let whole = self.members.iter().filter(|member| member.held.is_whole()).count();
+        let count = |members: usize| u32::try_from(members).unwrap_or(u32::MAX);
+        SwarmView { members: count(self.members.len()), whole: count(whole), objects: self.objects }
+    }
+
+    /// What the members that serve hold together.
+    pub(super) fn held(&self) -> Vec<Range<u32>> {
+        let mut all = Availability::none(self.objects);
+        for member in self.members.iter().filter(|member| member.port != 0 && !member.banned) {
+            for batch in 0..all.batches() {
+                all.set_mask(batch, all.mask(batch) | member.held.mask(batch));
+            }
+        }
+        all.runs(0..self.objects).collect()
+    }
+
+    /// Notes whom `member` blames for wrong bytes. Returns how many members are banned by that.
+    pub(super) fn blame(&mut self, now: Instant, member: MemberId, request: &Request) -> u64 {
+        let Some(&accuser) = self.slots.get(&member) else { return 0 };
+        let mut banned = 0;
+        for index in (0..AVOIDED_MAX).filter(|index| request.blamed >> index & 1 == 1) {
+            let Some(&slot) = self.slots.get(&request.avoided[index]) else { continue };
+            if slot == accuser || self.members[slot].accusers.contains(&member) {
+                continue;
+            }
+            self.members[accuser].accused += 1;
+            if self.members[accuser].accused > ACCUSED_MAX {
+                continue;
+            }
+            let others = self.members.iter().filter(|member| now.since(member.heard_at) < LOAD_HALVES * 50);
+            let enough = ACCUSERS.min(others.count().saturating_sub(1));
+            let accused = &mut self.members[slot];
+            accused.accusers.push(member);
+            if !accused.banned && accused.accusers.len() >= enough {
+                accused.banned = true;
+                banned += 1;
+            }
+        }
+        banned
+    }
+
+    /// Chooses for a request, and says whether the member chosen is near.
+    pub(super) fn choose(&mut self, now: Instant, member: MemberId, request: &Request) -> (Choice, bool) {
+        let part = request.part;
+        let place = self.slots.get(&member).map_or(0, |&slot| self.members[slot].place);
+        let (near, far) = self.candidates(now, member, place, request);
+        if let Some(best) = near {
+            return (self.assign(now, &best, part.batch), true);
+        }
+        let open = self.leases.open(now, place, member, part);
+        if open == 0 {
+            return (Choice { part, chosen: Chosen::Wait { milliseconds: WAIT_MS } }, true);
+        }
+        let mut part = Part { mask: open, ..part };
+        let Some(mut best) = far.filter(|best| best.mask & open != 0) else {
+            self.leases.take(now, place, member, part);
+            return (Choice { part, chosen: Chosen::Nobody }, false);
+        };
+        best.mask &= open;
+        part.mask = best.mask;
+        self.leases.take(now, place, member, part);
+        (self.assign(now, &best, part.batch), false)
+    }
+
+    fn assign(&mut self, now: Instant, best: &Best, batch: u32) -> Choice {
+        let part = Part { batch, mask: best.mask };
+        let member = &mut self.members[best.slot];
+        member.assign(now, part.count());
+        self.cursor = best.slot + 1;
+        let chosen = Chosen::Member { member: member.id, contact: member.contact, port: member.port };
+        Choice { part, chosen }
+    }
+
+    /// The best holder at `place`, and the best one elsewhere.
+    fn candidates(
+        &self,
+        now: Instant,
+        asker: MemberId,
+        place: u32,
+        request: &Request,
+    ) -> (Option<Best>, Option<Best>) {
+        let count = self.members.len();
+        let (mut near, mut far): (Option<Best>, Option<Best>) = (None, None);
+        let (mut nears, mut fars) = (0, 0);
+        for slot in (0..count).map(|step| (self.cursor + step) % count) {
+            let member = &self.members[slot];
+            let mask = member.held.mask(request.part.batch) & request.part.mask;
+            let refused = member.port == 0
+                || member.banned
+                || member.id == asker
+                || request.avoided.contains(&member.id)
+                || member.accusers.contains(&asker);
+            if mask == 0 || refused {
+                continue;
+            }
+            let (best, seen) = match member.place == place {
+                true => (&mut near, &mut nears),
+                false => (&mut far, &mut fars),
+            };
+            *seen += 1;
+            let load = member.load(now);
+            // Of equal ones the first in turn; who has more of what is asked for may have a little more to send.
+            let score = |load: f64, mask: u32| load - f64::from(mask.count_ones());
+            if best.as_ref().is_none_or(|best| score(load, mask) + 0.5 < score(best.load, best.mask)) {
+                *best = Some(Best { slot, mask, load });
+            }
+            if nears >= CANDIDATES {
+                break;
+            }
+        }
+        (near, far)
+    }
+}

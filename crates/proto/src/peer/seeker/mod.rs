@@ -1,0 +1,439 @@
+//! The part of a member that asks: which objects to ask for next, where to get those that were offered, and what to do
+//! when a holder fails, stalls or lies. Source: `formats/peer.md`, section 5.
+//!
+//! A driver sends what [`Seeker::poll_request`] returns to the redirector, obeys [`Seeker::poll_action`], and tells what
+//! came of it. Every wait is bounded: in the end the server is asked.
+
+mod pulls;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use base::{Duration, Instant};
+
+use super::availability::{Availability, Part, batch_of};
+use super::wire::packet::{AVOIDED_MAX, MemberId, Offer, Offered, Request};
+use pulls::{Pull, Pulls};
+
+/// Most requests without an answer.
+const REQUESTS_MAX: usize = 16;
+/// Time until a request is repeated; doubled each time.
+const ANSWER_AFTER: Duration = Duration::from_millis(100);
+/// The server is asked for the objects of a request that was sent so often without an answer.
+const TRIES_MAX: u32 = 4;
+/// A member that sends nothing for this time is given up.
+const STALLED_AFTER: Duration = Duration::from_secs(2);
+/// A member that failed is not asked for this time; doubled each time, up to `AVOIDED_FOR_MAX`.
+const AVOIDED_FOR: Duration = Duration::from_millis(500);
+const AVOIDED_FOR_MAX: Duration = Duration::from_secs(30);
+/// At the end, objects that would take longer than this are asked of somebody else, too.
+const LATE_AFTER: Duration = Duration::from_millis(400);
+/// Most objects that are asked twice at a time.
+const DOUBLED_MAX: u32 = 32;
+/// Most members that are remembered.
+const PEERS_MAX: usize = 4096;
+
+/// What a seeker knows before it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeekerConfig {
+    /// Number of objects of the version.
+    pub objects: u32,
+    /// Number of this member among those of the swarm, from 0: each begins elsewhere, so that together they ask the
+    /// server for each object once.
+    pub rank: u32,
+    /// Most objects under way.
+    pub window_objects: u32,
+    /// Most members that send at the same time: many at once overflow the port of the switch.
+    pub fan_in: usize,
+}
+
+/// Who sends objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The server, by unicast.
+    Server,
+    /// A member.
+    Member(MemberId),
+}
+
+/// What the driver is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Ask a member for objects, over the connection to it, which is made if there is none.
+    Pull {
+        /// Who.
+        member: MemberId,
+        /// Where.
+        address: SocketAddr,
+        /// Which.
+        part: Part,
+    },
+    /// Ask the server for objects.
+    Server(Part),
+    /// Close the connection to a member: it stalls or lies.
+    Drop(MemberId),
+}
+
+/// What a seeker did. Counters never decrease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SeekerCounters {
+    /// Requests sent, without repeated ones.
+    pub requests: u64,
+    /// Requests sent again.
+    pub repeated: u64,
+    /// Requests that were never answered.
+    pub unanswered: u64,
+    /// Objects that members sent.
+    pub from_members: u64,
+    /// Objects that the server sent.
+    pub from_server: u64,
+    /// Times that the redirector told to wait.
+    pub waits: u64,
+    /// Members that sent wrong bytes.
+    pub liars: u64,
+    /// Members that failed or stalled.
+    pub failures: u64,
+    /// Objects that were asked of a second member at the end.
+    pub doubled: u64,
+}
+
+/// A request without an answer.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    number: u32,
+    part: Part,
+    tries: u32,
+    due: Instant,
+}
+
+/// What is known of a member.
+#[derive(Debug, Clone, Copy)]
+struct Peer {
+    avoided_until: Instant,
+    failures: u32,
+    lied: bool,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Seeker {
+    config: SeekerConfig,
+    /// Objects that are wanted and did not arrive.
+    missing: Availability,
+    /// Objects that were asked for, or are being sent.
+    out: Availability,
+    cursor: u32,
+    number: u32,
+    asked: Vec<Asked>,
+    /// Batches that are not to be asked for before this time.
+    delayed: HashMap<u32, Instant>,
+    pulls: Pulls,
+    /// Offers of members beyond `fan_in`.
+    held: VecDeque<(MemberId, SocketAddr, Part)>,
+    peers: HashMap<MemberId, Peer>,
+    actions: VecDeque<Action>,
+    /// Requests in a row that were not answered.
+    deaf: u32,
+    counters: SeekerCounters,
+}
+
+impl Seeker {
+    /// A seeker that wants nothing yet.
+    #[must_use]
+    pub fn new(config: SeekerConfig) -> Self {
+        let (missing, out) = (Availability::none(config.objects), Availability::none(config.objects));
+        // 0, 1/2, 1/4, 3/4, 1/8, …: wherever the number of members ends, they are spread.
+        let share = u64::from(config.rank.reverse_bits()) * u64::from(missing.batches()) >> 32;
+        Self {
+            config,
+            missing,
+            out,
+            cursor: u32::try_from(share).unwrap_or(0),
+            number: 0,
+            asked: Vec::new(),
+            delayed: HashMap::new(),
+            pulls: Pulls::default(),
+            held: VecDeque::new(),
+            peers: HashMap::new(),
+            actions: VecDeque::new(),
+            deaf: 0,
+            counters: SeekerCounters::default(),
+        }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> SeekerCounters {
+        self.counters
+    }
+
+    /// Wants an object.
+    pub fn want(&mut self, object: u64) {
+        self.missing.set(object, true);
+    }
+
+    /// Whether an object is wanted and did not arrive.
+    #[must_use]
+    pub fn wants(&self, object: u64) -> bool {
+        self.missing.has(object)
+    }
+
+    /// Number of objects that are wanted and did not arrive.
+    #[must_use]
+    pub fn missing(&self) -> u32 {
+        self.missing.count()
+    }
+
+    /// An object arrived in another way, or is wanted no more.
+    pub fn have(&mut self, object: u64) {
+        self.missing.set(object, false);
+        self.out.set(object, false);
+        self.pulls.settle(object);
+    }
+
+    /// The next request for the redirector, with its number; also the repetition of one.
+    pub fn poll_request(&mut self, now: Instant) -> Option<(u32, Request)> {
+        if let Some(number) = self.repeat(now) {
+            return Some(number);
+        }
+        let room = self.config.window_objects.saturating_sub(self.out.count());
+        if self.asked.len() >= REQUESTS_MAX || room == 0 {
+            return None;
+        }
+        let part = self.next_part(now).or_else(|| self.late_part(now))?;
+        self.number = self.number.wrapping_add(1);
+        self.counters.requests += 1;
+        self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
+        self.asked.push(Asked { number: self.number, part, tries: 1, due: now + ANSWER_AFTER });
+        Some((self.number, self.request(now, part)))
+    }
+
+    /// What the driver is to do next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The redirector, or the member to whom a switch passed the request, answers request `number`. `from` is where
+    /// the answer came from.
+    pub fn handle_offer(&mut self, now: Instant, number: u32, from: IpAddr, offer: &Offer) {
+        let Some(index) = self.asked.iter().position(|asked| asked.number == number) else { return };
+        let Part { batch, mask } = self.asked[index].part;
+        let mask = mask & if offer.part.batch == batch { offer.part.mask } else { 0 };
+        if mask == 0 {
+            return;
+        }
+        self.deaf = 0;
+        let asked = self.asked.swap_remove(index);
+        self.give_back(Part { batch, mask: asked.part.mask & !mask });
+        let part = Part { batch, mask };
+        match offer.offered {
+            Offered::Nobody => self.ask_server(now, part),
+            Offered::Wait { milliseconds } => {
+                self.counters.waits += 1;
+                self.give_back(part);
+                self.delayed.insert(batch, now + Duration::from_millis(milliseconds.into()));
+            }
+            Offered::Member { member, address, port } => {
+                let address = SocketAddr::new(address.unwrap_or(from), port);
+                match self.is_avoided(now, member) {
+                    true => self.give_back(part),
+                    false => self.pull(now, member, address, part),
+                }
+            }
+        }
+    }
+
+    /// An object arrived from `source`; `right` if its digest is. True if it was still wanted.
+    pub fn arrived(&mut self, now: Instant, source: Source, object: u64, right: bool) -> bool {
+        self.pulls.moved(now, source);
+        let wanted = self.missing.has(object);
+        match (right, source) {
+            (true, _) => {
+                if wanted {
+                    match source {
+                        Source::Server => self.counters.from_server += 1,
+                        Source::Member(_) => self.counters.from_members += 1,
+                    }
+                }
+                self.have(object);
+            }
+            (false, Source::Member(member)) => {
+                self.counters.liars += 1;
+                self.peer(member).lied = true;
+                self.give_up(now, member);
+                self.actions.push_back(Action::Drop(member));
+            }
+            (false, Source::Server) => {
+                let lost = self.pulls.lose(Source::Server, batch_of(object));
+                self.give_back(lost);
+            }
+        }
+        self.admit_held(now);
+        wanted
+    }
+
+    /// A source has sent something, though no whole object, or was kept from it by this machine.
+    pub fn moved(&mut self, now: Instant, source: Source) {
+        self.pulls.moved(now, source);
+    }
+
+    /// A source does not have these.
+    pub fn lacks(&mut self, now: Instant, source: Source, part: Part) {
+        let lost = self.pulls.lose(source, part);
+        self.give_back(lost);
+        if let Source::Member(member) = source {
+            self.avoid(now, member);
+        }
+        self.admit_held(now);
+    }
+
+    /// The connection to a member failed, or it is busy.
+    pub fn failed(&mut self, now: Instant, member: MemberId) {
+        self.counters.failures += 1;
+        self.give_up(now, member);
+        self.admit_held(now);
+    }
+
+    /// When [`Self::handle_timeout`] or [`Self::poll_request`] should be called next at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
+        let asked = self.asked.iter().map(|asked| asked.due);
+        let stalled = self.pulls.oldest_move().map(|moved| moved + STALLED_AFTER);
+        let delayed = self.delayed.values().copied();
+        let late = (self.missing.count() > 0 && !self.pulls.is_empty()).then(|| now + LATE_AFTER / 4);
+        asked.chain(stalled).chain(delayed).chain(late).min()
+    }
+
+    /// Gives up members that stall, and requests that nobody answers.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.delayed.retain(|_, until| *until > now);
+        for member in self.pulls.stalled(now, STALLED_AFTER) {
+            self.counters.failures += 1;
+            self.give_up(now, member);
+            self.actions.push_back(Action::Drop(member));
+        }
+        let tries_max = if self.deaf > 2 { 1 } else { TRIES_MAX };
+        while let Some(index) =
+            self.asked.iter().position(|asked| asked.due <= now && asked.tries >= tries_max)
+        {
+            let asked = self.asked.swap_remove(index);
+            self.counters.unanswered += 1;
+            self.deaf += 1;
+            self.ask_server(now, asked.part);
+        }
+        self.admit_held(now);
+    }
+
+    fn repeat(&mut self, now: Instant) -> Option<(u32, Request)> {
+        let asked = self.asked.iter_mut().find(|asked| asked.due <= now && asked.tries < TRIES_MAX)?;
+        asked.due = now + ANSWER_AFTER * (1 << asked.tries);
+        asked.tries += 1;
+        let Asked { number, part, .. } = *asked;
+        self.counters.repeated += 1;
+        Some((number, self.request(now, part)))
+    }
+
+    fn request(&self, now: Instant, part: Part) -> Request {
+        let mut avoided = [MemberId(0); AVOIDED_MAX];
+        let liars = self.peers.iter().filter(|(_, peer)| peer.lied);
+        let others = self.peers.iter().filter(|(_, peer)| !peer.lied && peer.avoided_until > now);
+        let mut blamed = 0;
+        for (index, (&member, peer)) in liars.chain(others).take(AVOIDED_MAX).enumerate() {
+            avoided[index] = member;
+            blamed |= u8::from(peer.lied) << index;
+        }
+        Request { part, avoided, blamed, direct: false }
+    }
+
+    /// The next batch that lacks something that is not under way.
+    fn next_part(&mut self, now: Instant) -> Option<Part> {
+        let batches = self.missing.batches();
+        for step in 0..batches {
+            let batch = (self.cursor + step) % batches;
+            let mask = self.missing.mask(batch) & !self.out.mask(batch);
+            if mask != 0 && self.delayed.get(&batch).is_none_or(|until| *until <= now) {
+                self.cursor = batch;
+                return Some(Part { batch, mask });
+            }
+        }
+        None
+    }
+
+    /// At the end: objects that are late, to be asked of somebody else.
+    fn late_part(&mut self, now: Instant) -> Option<Part> {
+        if !self.asked.is_empty() || !self.delayed.is_empty() || !self.held.is_empty() {
+            return None;
+        }
+        let (part, member) = self.pulls.late(now, LATE_AFTER, DOUBLED_MAX)?;
+        self.counters.doubled += u64::from(part.count());
+        self.avoid_for(now, member, LATE_AFTER);
+        Some(part)
+    }
+
+    fn pull(&mut self, now: Instant, member: MemberId, address: SocketAddr, part: Part) {
+        let source = Source::Member(member);
+        if !self.pulls.has(source) && self.pulls.members() >= self.config.fan_in {
+            self.held.push_back((member, address, part));
+            return;
+        }
+        self.pulls.begin(Pull::new(now, source, part));
+        self.actions.push_back(Action::Pull { member, address, part });
+    }
+
+    fn ask_server(&mut self, now: Instant, part: Part) {
+        self.pulls.begin(Pull::new(now, Source::Server, part));
+        self.actions.push_back(Action::Server(part));
+    }
+
+    fn admit_held(&mut self, now: Instant) {
+        while self.pulls.members() < self.config.fan_in {
+            let Some((member, address, part)) = self.held.pop_front() else { return };
+            let part = Part { mask: part.mask & self.missing.mask(part.batch), ..part };
+            if self.is_avoided(now, member) || part.mask == 0 {
+                self.give_back(part);
+            } else {
+                self.pull(now, member, address, part);
+            }
+        }
+    }
+
+    /// These are not under way any more, unless somebody else sends them, too.
+    fn give_back(&mut self, part: Part) {
+        let still = self.pulls.mask(part.batch);
+        self.out.set_mask(part.batch, self.out.mask(part.batch) & !(part.mask & !still));
+    }
+
+    fn give_up(&mut self, now: Instant, member: MemberId) {
+        for part in self.pulls.end(Source::Member(member)) {
+            self.give_back(part);
+        }
+        self.avoid(now, member);
+    }
+
+    fn avoid(&mut self, now: Instant, member: MemberId) {
+        let peer = self.peer(member);
+        let time = (AVOIDED_FOR * (1 << peer.failures.min(8))).min(AVOIDED_FOR_MAX);
+        (peer.failures, peer.avoided_until) = (peer.failures + 1, now + time);
+    }
+
+    fn avoid_for(&mut self, now: Instant, member: MemberId, time: Duration) {
+        let peer = self.peer(member);
+        peer.avoided_until = peer.avoided_until.max(now + time);
+    }
+
+    fn is_avoided(&self, now: Instant, member: MemberId) -> bool {
+        self.peers.get(&member).is_some_and(|peer| peer.lied || peer.avoided_until > now)
+    }
+
+    fn peer(&mut self, member: MemberId) -> &mut Peer {
+        if self.peers.len() >= PEERS_MAX {
+            self.peers.retain(|_, peer| peer.lied);
+        }
+        if self.peers.len() >= PEERS_MAX {
+            self.peers.clear();
+        }
+        self.peers.entry(member).or_insert(Peer { avoided_until: Instant::ZERO, failures: 0, lied: false })
+    }
+}

@@ -1,0 +1,164 @@
+use std::net::Ipv4Addr;
+
+use super::*;
+
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 100));
+
+fn at(ms: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(ms)
+}
+
+fn seeker(objects: u32, rank: u32) -> Seeker {
+    let mut seeker = Seeker::new(SeekerConfig { objects, rank, window_objects: 160, fan_in: 4 });
+    (0..u64::from(objects)).for_each(|object| seeker.want(object));
+    seeker
+}
+
+fn member(number: u64) -> Offered {
+    let address = Some(Ipv4Addr::new(10, 0, 0, number as u8).into());
+    Offered::Member { member: MemberId(number), address, port: 7700 }
+}
+
+/// All requests that it sends now.
+fn requests(seeker: &mut Seeker, now: Instant) -> Vec<(u32, Part)> {
+    std::iter::from_fn(|| seeker.poll_request(now)).map(|(number, request)| (number, request.part)).collect()
+}
+
+fn actions(seeker: &mut Seeker) -> Vec<Action> {
+    std::iter::from_fn(|| seeker.poll_action()).collect()
+}
+
+/// The part that a member or the server is to send.
+fn parts(seeker: &mut Seeker) -> Vec<(Source, Part)> {
+    let part = |action| match action {
+        Action::Pull { member, part, .. } => Some((Source::Member(member), part)),
+        Action::Server(part) => Some((Source::Server, part)),
+        Action::Drop(_) => None,
+    };
+    actions(seeker).into_iter().filter_map(part).collect()
+}
+
+#[test]
+fn each_begins_at_its_share_so_that_the_first_requests_of_all_are_one_copy() {
+    let firsts: Vec<u32> =
+        (0..8).map(|rank| requests(&mut seeker(32 * 64, rank), at(0))[0].1.batch).collect();
+    assert_eq!(firsts, [0, 32, 16, 48, 8, 40, 24, 56]);
+}
+
+#[test]
+fn what_is_offered_is_pulled_and_what_nobody_has_comes_from_the_server() {
+    let mut seeker = seeker(70, 0);
+    let asked = requests(&mut seeker, at(0));
+    assert_eq!(asked.iter().map(|(_, part)| part.count()).sum::<u32>(), 70);
+    let offer = |part, offered| Offer { part, offered };
+    let (number, part) = asked[0];
+    let half = Part { mask: 0xffff, ..part };
+    seeker.handle_offer(at(1), number, SERVER, &offer(half, member(1)));
+    seeker.handle_offer(at(1), asked[1].0, SERVER, &offer(asked[1].1, Offered::Nobody));
+    seeker.handle_offer(at(1), asked[2].0, SERVER, &offer(asked[2].1, Offered::Wait { milliseconds: 50 }));
+    let expected = [(Source::Member(MemberId(1)), half), (Source::Server, asked[1].1)];
+    assert_eq!(parts(&mut seeker), expected);
+    let again = requests(&mut seeker, at(2));
+    assert_eq!(again.iter().map(|(_, part)| *part).collect::<Vec<_>>(), [Part { mask: 0xffff_0000, ..part }]);
+    assert!(seeker.poll_timeout(at(2)).is_some_and(|due| due <= at(51)));
+    seeker.handle_timeout(at(51));
+    assert_eq!(requests(&mut seeker, at(51))[0].1, asked[2].1, "after the wait");
+    for object in half.objects() {
+        assert!(seeker.arrived(at(60), Source::Member(MemberId(1)), object, true));
+    }
+    assert!(!seeker.arrived(at(60), Source::Member(MemberId(1)), 0, true), "twice");
+    assert_eq!((seeker.missing(), seeker.counters().from_members), (54, 16));
+}
+
+#[test]
+fn answers_to_other_questions_change_nothing() {
+    let mut seeker = seeker(64, 0);
+    let asked = requests(&mut seeker, at(0));
+    let (number, part) = asked[0];
+    seeker.handle_offer(at(1), 99, SERVER, &Offer { part, offered: member(1) });
+    seeker.handle_offer(
+        at(1),
+        number,
+        SERVER,
+        &Offer { part: Part { batch: 7, ..part }, offered: member(1) },
+    );
+    seeker.arrived(at(1), Source::Member(MemberId(5)), 3, true);
+    assert!(actions(&mut seeker).is_empty());
+    assert_eq!(seeker.missing(), 63, "a right object is taken, whoever sends it");
+}
+
+#[test]
+fn a_liar_is_dropped_blamed_and_never_asked_again() {
+    let mut seeker = seeker(32, 0);
+    let (number, part) = requests(&mut seeker, at(0))[0];
+    seeker.handle_offer(at(1), number, SERVER, &Offer { part, offered: member(3) });
+    actions(&mut seeker);
+    seeker.arrived(at(2), Source::Member(MemberId(3)), 0, false);
+    assert_eq!(actions(&mut seeker), [Action::Drop(MemberId(3))]);
+    let (number, request) = seeker.poll_request(at(2)).unwrap();
+    assert_eq!((request.part, request.avoided[0], request.blamed), (part, MemberId(3), 1));
+    seeker.handle_offer(at(60_000), number, SERVER, &Offer { part, offered: member(3) });
+    assert!(actions(&mut seeker).is_empty());
+    assert_eq!(seeker.poll_request(at(60_000)).unwrap().1.part, part);
+}
+
+#[test]
+fn who_fails_lacks_or_stalls_is_replaced() {
+    let mut seeker = seeker(96, 0);
+    let asked = requests(&mut seeker, at(0));
+    for (offered, (number, part)) in (1..).map(member).zip(asked.clone()) {
+        seeker.handle_offer(at(1), number, SERVER, &Offer { part, offered });
+    }
+    assert_eq!(parts(&mut seeker).len(), 3);
+    seeker.failed(at(2), MemberId(1));
+    seeker.lacks(at(2), Source::Member(MemberId(2)), asked[1].1);
+    let again: Vec<Part> = requests(&mut seeker, at(2)).into_iter().map(|(_, part)| part).collect();
+    assert_eq!(again, [asked[0].1, asked[1].1]);
+    seeker.handle_timeout(at(2001));
+    assert!(actions(&mut seeker).contains(&Action::Drop(MemberId(3))), "it stalled");
+    assert_eq!(seeker.counters().failures, 2);
+}
+
+#[test]
+fn a_deaf_redirector_costs_a_second_and_then_the_server_is_asked() {
+    let mut seeker = seeker(32, 0);
+    let mut now = at(0);
+    let mut sent = 0;
+    loop {
+        sent += requests(&mut seeker, now).len();
+        if let Some((source, part)) = parts(&mut seeker).first().copied() {
+            assert_eq!((source, part.count()), (Source::Server, 32));
+            break;
+        }
+        now = seeker.poll_timeout(now).expect("a bounded wait");
+        seeker.handle_timeout(now);
+        assert!(now < at(3000));
+    }
+    assert_eq!((sent, seeker.counters().unanswered), (4, 1));
+}
+
+#[test]
+fn few_members_send_at_once_and_the_rest_takes_its_turn() {
+    let mut seeker = seeker(32 * 5, 0);
+    let asked = requests(&mut seeker, at(0));
+    assert_eq!(asked.len(), 5);
+    for (offered, (number, part)) in (1..).map(member).zip(asked.clone()) {
+        seeker.handle_offer(at(1), number, SERVER, &Offer { part, offered });
+    }
+    assert_eq!(parts(&mut seeker).len(), 4);
+    for object in asked[0].1.objects() {
+        seeker.arrived(at(5), Source::Member(MemberId(1)), object, true);
+    }
+    assert_eq!(parts(&mut seeker), [(Source::Member(MemberId(5)), asked[4].1)]);
+}
+
+#[test]
+fn the_last_objects_are_asked_of_one_other_if_they_are_late() {
+    let mut seeker = seeker(32, 0);
+    let (number, part) = requests(&mut seeker, at(0))[0];
+    seeker.handle_offer(at(1), number, SERVER, &Offer { part, offered: member(1) });
+    (0..30).for_each(|object| drop(seeker.arrived(at(10), Source::Member(MemberId(1)), object, true)));
+    assert!(requests(&mut seeker, at(100)).is_empty(), "it is fast");
+    assert!(requests(&mut seeker, at(6900)).len() == 1 && requests(&mut seeker, at(6901)).is_empty());
+    assert_eq!(seeker.counters().doubled, 2);
+}
