@@ -46,6 +46,7 @@ mod sealed;
 mod shares;
 mod side_by_side;
 mod site;
+mod swarm;
 mod threads;
 mod trace;
 mod transfer;
@@ -74,6 +75,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&capture::GROUP, &again::GROUP, &install::GROUP, &install::ZEROS],
     &[&fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
+    swarm::GROUPS,
     network::GROUPS,
     hostile::GROUPS,
     &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],

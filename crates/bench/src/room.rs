@@ -224,6 +224,17 @@ impl Room {
         collect(&mut crew, &members)
     }
 
+    /// The same into `null:`, without getting anything from each other.
+    pub(crate) fn fetch_alone(&self, name: &str, after: impl Fn(u32) -> Duration) -> Result<Vec<Fetched>> {
+        let mut crew = Crew::new();
+        let mut members = Vec::new();
+        for host in self.clients() {
+            crew.wait_until(after(host));
+            members.push(crew.start(self.fetch_command(host, 0, name, "null:").arg("--no-peers"))?);
+        }
+        collect(&mut crew, &members)
+    }
+
     /// All hosts fetch `name` from the first server at the same time, and drop the data.
     pub(crate) fn fetch_at_once(&self, name: &str) -> Result<Vec<Fetched>> {
         self.fetch(name, |_| "null:".to_owned(), |_| Duration::ZERO)
@@ -232,6 +243,17 @@ impl Room {
     /// Ends the server, and with it its only session, and returns the cost of the session.
     pub(crate) fn close(mut self) -> Result<Served> {
         self.ended_session(0)
+    }
+
+    /// The statistics of all sessions of server `index`, which is ended by this.
+    pub(crate) fn ended_sessions(&mut self, index: usize) -> Result<Vec<Value>> {
+        let server = &mut self.servers[index];
+        said(Command::new("kill").args(["-TERM", &server.child.id().to_string()]))?;
+        let mut sessions = Vec::new();
+        while let Ok(ended) = line_of(&mut server.log, "session_ended") {
+            sessions.push(ended["statistics"].clone());
+        }
+        Ok(sessions)
     }
 
     /// The cost of a session of server `index`. The first call ends the server and with it its sessions, which would
