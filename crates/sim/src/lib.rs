@@ -18,6 +18,7 @@
 mod beside;
 mod checkers;
 pub mod cloud;
+pub mod fabric;
 mod holding;
 pub mod mirror;
 mod network;
