@@ -1,13 +1,14 @@
-//! `diskcast-sim --sweep` and `--skews`: the experiments with receivers that serve each other, one line for
+//! `diskcast-sim --sweep`, `--skews` and `--mix`: the experiments with receivers that serve each other, one line for
 //! each point, with `--json` as JSON.
 
 use base::Duration;
-use sim::peers::{DELAYS_S, Kind, Outcome, Skew, Sweep};
+use sim::peers::{DELAYS_S, Kind, Mix, Outcome, Skew, Sweep};
 
-/// The options of both.
+/// The options of all three.
 struct Options {
     kinds: Vec<Kind>,
     delays: Vec<Duration>,
+    sessions: u32,
     sweep: Sweep,
     json: bool,
 }
@@ -24,6 +25,7 @@ pub(crate) fn run(
         match name {
             "--sweep" => options.delays.iter().for_each(|&delay| line(point(&options, kind, delay))),
             "--skews" => skews(&options, kind).into_iter().for_each(&mut line),
+            "--mix" => line(mix(&options, kind)),
             _ => return None,
         }
     }
@@ -34,6 +36,7 @@ fn parse(words: impl Iterator<Item = String>) -> Option<Options> {
     let mut options = Options {
         kinds: Vec::new(),
         delays: Vec::new(),
+        sessions: 4178,
         sweep: Sweep::new(Kind::Frisbee, Duration::ZERO),
         json: false,
     };
@@ -58,6 +61,7 @@ fn parse(words: impl Iterator<Item = String>) -> Option<Options> {
             "--server-handling-us" => sweep.server_handling = Duration::from_micros(number.parse().ok()?),
             "--within-ms" => sweep.within = Duration::from_millis(number.parse().ok()?),
             "--misses" => sweep.misses_per_million = number.parse().ok()?,
+            "--sessions" => options.sessions = number.parse().ok().filter(|&count| count > 0)?,
             "--seed" => sweep.seed = number.parse().ok()?,
             _ => return None,
         }
@@ -131,4 +135,21 @@ fn skews(options: &Options, kind: Kind) -> Vec<String> {
         fields(options.json, &all)
     };
     both.map(line).collect()
+}
+
+fn mix(options: &Options, kind: Kind) -> String {
+    let mix = Mix { seed: options.sweep.seed, ..Mix::production(options.sessions) };
+    let outcome = mix.run(kind);
+    let all = [
+        ("policy", kind.name().to_owned()),
+        ("sessions", outcome.sessions.to_string()),
+        ("clients", outcome.clients.to_string()),
+        ("server_bytes", outcome.server_bytes.to_string()),
+        ("received_bytes", outcome.received_bytes.to_string()),
+        ("concurrent", format!("{:.4}", outcome.concurrent)),
+        ("alone_of_efficient", format!("{:.4}", outcome.alone_of_efficient)),
+        ("efficiency", format!("{:.4}", outcome.efficiency)),
+        ("mean_seconds", format!("{:.3}", outcome.mean_seconds)),
+    ];
+    fields(options.json, &all)
 }

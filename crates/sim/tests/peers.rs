@@ -2,7 +2,7 @@
 
 use base::{Duration, Instant};
 use sim::fabric::Place;
-use sim::peers::{DELAYS_S, Kind, Outcome, Policy, Setting, Skew, Stage, Sweep, Swp2p, Took};
+use sim::peers::{DELAYS_S, Kind, Mix, Outcome, Policy, Setting, Skew, Stage, Sweep, Swp2p, Took};
 
 fn point(kind: Kind, delay_s: u64) -> Outcome {
     Sweep::new(kind, Duration::from_secs(delay_s)).run()
@@ -141,6 +141,27 @@ fn skewed_starts_cost_frisbee_chunks_and_the_early_clients_time() {
             |took: &[Took]| took.iter().map(|took| took.total.as_secs_f64()).sum::<f64>() / took.len() as f64;
         assert!(mean(&took[60..]) < mean(&took[..20]));
     }
+}
+
+#[test]
+fn the_production_mix_has_the_marginals_of_the_seed() {
+    let mix = Mix::production(1000);
+    let outcome = mix.run(Kind::Frisbee);
+    let near = |what: &str, value: f64, seed: f64, within: f64| {
+        assert!((value - seed).abs() < within, "{what}: {value}, the seed has {seed}");
+    };
+    near(
+        "clients of a session",
+        outcome.clients as f64 / f64::from(outcome.sessions),
+        18_998.0 / 4178.0,
+        0.3,
+    );
+    near("concurrent clients", outcome.concurrent, 0.67, 0.03);
+    near("efficient servers with one client", outcome.alone_of_efficient, 0.7929, 0.03);
+    near("efficiency with several clients", outcome.efficiency, 0.53, 0.03);
+    let peers = mix.run(Kind::Swp2p);
+    assert_eq!(peers.received_bytes, outcome.received_bytes);
+    assert!(peers.server_bytes < outcome.server_bytes);
 }
 
 /// A chain: the server sends everything to the first receiver, and each passes on to the next what it gets.

@@ -23,6 +23,7 @@
 mod bits;
 mod frisbee;
 mod kinds;
+mod mix;
 mod multicast;
 mod outcome;
 mod policy;
@@ -34,6 +35,7 @@ mod world;
 
 pub use frisbee::Frisbee;
 pub use kinds::Kind;
+pub use mix::{Mix, MixOutcome};
 pub use multicast::Multicast;
 pub use outcome::{Outcome, Tally, Took};
 pub use policy::Policy;
