@@ -136,17 +136,19 @@ fn multicast_crosses_each_link_once() {
     assert_eq!(switches.iter().map(|&switch| count(Port::down(switch))).collect::<Vec<_>>(), [0, 10, 0]);
 }
 
-/// Sends `chunks` chunks for each pair, as packets and as transfers, and compares when the last byte of each arrives.
-fn agree(tree: &Topology, pairs: &[(Place, Place)], chunks: u32, within: f64) {
+/// Sends 20 chunks for each pair, as packets and as transfers, and compares when the last byte of each arrives.
+fn agree(tree: &Topology, pairs: &[(Place, Target)], members: &[Place], within: f64) {
+    const CHUNKS: u32 = 20;
     const PACKETS: u32 = 64;
     let (mut packets, mut flows) = (Packets::new(tree.clone()), Flows::new(tree.clone()));
-    for _ in 0..chunks {
-        for (index, &(from, to)) in pairs.iter().enumerate() {
-            flows.send(from, Target::One(to), u64::from(PACKETS) * PACKET_BYTES, index);
+    members.iter().for_each(|&host| packets.join(GROUP, host));
+    members.iter().for_each(|&host| flows.join(GROUP, host));
+    for _ in 0..CHUNKS {
+        for (index, &(from, target)) in pairs.iter().enumerate() {
+            flows.send(from, target, u64::from(PACKETS) * PACKET_BYTES, index);
         }
     }
-    let targets: Vec<_> = pairs.iter().map(|&(from, to)| (from, Target::One(to))).collect();
-    let (_, by_packets) = blast(&mut packets, &targets, chunks * PACKETS);
+    let (_, by_packets) = blast(&mut packets, pairs, CHUNKS * PACKETS);
     let mut by_flows = vec![Instant::ZERO; pairs.len()];
     while let Some((_, index)) = flows.advance() {
         by_flows[index] = flows.now();
@@ -161,15 +163,21 @@ fn agree(tree: &Topology, pairs: &[(Place, Place)], chunks: u32, within: f64) {
 fn transfers_take_as_long_as_their_packets() {
     let (tree, _, hosts) = racks_with(2, 8, 2 * GIGABIT, 1 << 40);
     let [near, far] = [&hosts[0], &hosts[1]];
-    agree(&tree, &[(near[0], near[1])], 20, 0.02);
-    agree(&tree, &[(near[0], far[0])], 20, 0.02);
+    let one = |from, to| (from, Target::One(to));
+    agree(&tree, &[one(near[0], near[1])], &[], 0.02);
+    agree(&tree, &[one(near[0], far[0])], &[], 0.02);
     // Four senders for one receiver, then eight over the uplink, then both at once.
-    let incast: Vec<_> = (1..5).map(|from| (near[from], near[0])).collect();
-    agree(&tree, &incast, 20, 0.05);
-    let across: Vec<_> = near.iter().copied().zip(far.iter().copied()).collect();
-    agree(&tree, &across, 20, 0.05);
-    let both: Vec<_> = incast.into_iter().chain((5..8).map(|from| (near[from], far[from]))).collect();
-    agree(&tree, &both, 20, 0.05);
+    let incast: Vec<_> = (1..5).map(|from| one(near[from], near[0])).collect();
+    agree(&tree, &incast, &[], 0.05);
+    let across: Vec<_> = near.iter().zip(far).map(|(&from, &to)| one(from, to)).collect();
+    agree(&tree, &across, &[], 0.05);
+    let both: Vec<_> = incast.into_iter().chain((5..8).map(|from| one(near[from], far[from]))).collect();
+    agree(&tree, &both, &[], 0.05);
+    // A multicast to all, alone and beside a transfer for one of its members.
+    let cast = (near[0], Target::All(GROUP));
+    let members: Vec<Place> = hosts.iter().flatten().copied().collect();
+    agree(&tree, &[cast], &members, 0.02);
+    agree(&tree, &[cast, one(near[1], far[0])], &members, 0.05);
 }
 
 #[test]
