@@ -1,6 +1,7 @@
 //! The simulator. It runs the state machines of `proto` in virtual time, with simulated networks and disks, and with
 //! faults drawn from a seed. Equal seeds give equal runs. [`checkers`] are independent of the machines and check the
-//! rules that must always hold.
+//! rules that must always hold. [`fabric`] and [`peers`] are models, so far without machines: switches and shared
+//! links, and receivers of an image that serve each other.
 //!
 //! ```text
 //! scenario (from a seed) -> world: clock and queue of events
@@ -18,9 +19,11 @@
 mod beside;
 mod checkers;
 pub mod cloud;
+pub mod fabric;
 mod holding;
 pub mod mirror;
 mod network;
+pub mod peers;
 mod prune;
 mod queue;
 mod receiver_host;

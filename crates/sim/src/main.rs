@@ -8,6 +8,7 @@
 )]
 
 mod clouds;
+mod sweeps;
 
 use std::process::ExitCode;
 
@@ -21,7 +22,10 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
        diskcast-sim --prune [--seed N] [--count N]
        diskcast-sim --until-broken [--mirror | --prune] [--first N] [--count N]
        diskcast-sim --cloud MACHINES demand|profile|multicast|here [--storage N] [--copies N] [--round-trip-us N]
-                    [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]";
+                    [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]
+       diskcast-sim --sweep | --skews | --mix [frisbee|multicast|swp2p|unicast ...] [--delay S ...] [--receivers N]
+                    [--racks N] [--batch CHUNKS] [--handling-us N] [--server-handling-us N] [--within-ms N]
+                    [--misses PER_MILLION] [--sessions N] [--seed N] [--json]";
 
 struct Arguments {
     seed: u64,
@@ -51,6 +55,13 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         };
         println!("{}", clouds::show(&cloud, &boot));
+        return ExitCode::SUCCESS;
+    }
+    if let Some(name) = words.next_if(|word| matches!(word.as_str(), "--sweep" | "--skews" | "--mix")) {
+        if sweeps::run(&name, words, |line| println!("{line}")).is_none() {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
         return ExitCode::SUCCESS;
     }
     let Some(arguments) = parse(words) else {
