@@ -81,7 +81,9 @@ pub(crate) fn lose(switch: &str, loss_per_million: &[u32]) -> Result<()> {
          table bridge lab { chain loss { type filter hook forward priority 0; }; }\n",
     );
     for (index, loss) in loss_per_million.iter().enumerate().filter(|(_, loss)| **loss > 0) {
-        let rule = format!("oifname \"port{index}\" numgen random mod 1000000 < {loss} drop");
+        // `nft` takes no number that `mod` cannot yield, so the loss of all frames is a rule without one.
+        let chance = format!("numgen random mod 1000000 < {loss}");
+        let rule = format!("oifname \"port{index}\" {} drop", if *loss < 1_000_000 { &chance } else { "" });
         writeln!(rules, "add rule bridge lab loss {rule}").expect("strings take whatever is written");
     }
     feed("ip", &["netns", "exec", switch, "nft", "-f", "-"], &rules).map(drop)
