@@ -3,9 +3,11 @@
 //!
 //! Each host is a namespace with one interface, `eth0`. A veth pair connects it to the namespace of its switch, a Linux
 //! bridge. Switch 0 is the root; every other switch hangs on one above it by an uplink, another veth pair. All hosts
-//! are in one Ethernet, with one IPv4 and one IPv6 network. The lab does all this with the tools `ip`, `tc`, `nft` and
-//! `ethtool` (packages iproute2, nftables, ethtool). It needs Linux and root, and changes nothing outside the namespaces
-//! that it creates.
+//! are in one Ethernet, with one IPv4 and one IPv6 network. A link can have a rate, a buffer, a loss and a delay; one
+//! with a delay is a pair of TAP devices.
+//!
+//! The lab does all this with the tools `ip`, `tc`, `nft` and `ethtool` (packages iproute2, nftables, ethtool). It
+//! needs Linux and root, and changes nothing outside the namespaces that it creates.
 //!
 //! ```no_run
 //! # fn main() -> base::Result<()> {
@@ -29,6 +31,7 @@
 //! ```
 
 pub mod boot;
+mod delay;
 mod fault;
 mod gateway;
 mod host;

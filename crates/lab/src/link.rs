@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use serde_json::Value;
@@ -56,12 +57,14 @@ pub(crate) struct End {
 pub(crate) struct Link {
     pub(crate) port: End,
     pub(crate) far: End,
+    /// Time that a frame takes from one end to the other.
+    pub(crate) delay: Duration,
 }
 
 impl Link {
-    /// The line for `ip -batch` in the namespace of the port that makes the link.
+    /// The line for `ip -batch` in the namespace of the port that makes a link without delay.
     pub(crate) fn addition(&self, mtu_bytes: u32) -> String {
-        let Self { port: End { device, .. }, far } = self;
+        let Self { port: End { device, .. }, far, .. } = self;
         let (end, namespace) = (&far.device, &far.namespace);
         format!(
             "link add {device} mtu {mtu_bytes} type veth peer name {end} mtu {mtu_bytes} netns {namespace}\n"

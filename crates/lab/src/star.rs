@@ -28,6 +28,10 @@ pub struct StarOptions {
     /// the buffer full is lost. If the buffer is smaller than 128 KiB or than 1 ms of the rate, the kernel splits
     /// super-frames (several frames that it handles as one packet) before the buffer, which costs processor time.
     pub buffer_bytes: u64,
+    /// Hosts whose link has a delay, with the least time that a frame takes in either direction. A thread of this
+    /// process carries the frames of such a link; what is beyond 64 MiB under way in one direction is lost. The host
+    /// does not notice that its port on the switch is down.
+    pub host_delays: Vec<(u32, Duration)>,
     /// Probability, in millionths, that a frame to host 1 or higher is lost; independent for each host and each frame.
     pub loss_per_million: u32,
     /// Whether the root sends IGMP and MLD queries, and every switch forwards a group only up and to hosts and switches
@@ -46,6 +50,7 @@ impl Default for StarOptions {
             switches: Vec::new(),
             rate_bits_per_second: None,
             buffer_bytes: 1 << 20,
+            host_delays: Vec::new(),
             loss_per_million: 0,
             snooping: true,
             mtu_bytes: 1500,
@@ -262,6 +267,7 @@ impl Star {
 
 impl Drop for Star {
     fn drop(&mut self) {
+        self.tree.end_delays();
         for namespace in self.namespaces() {
             // `drop` cannot report an error. The next lab on this machine removes the rest.
             let _ = remove(namespace);

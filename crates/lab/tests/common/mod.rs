@@ -1,7 +1,7 @@
 //! What the tests of the lab share: sockets in hosts, groups, and a stream between two hosts.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -51,8 +51,14 @@ pub(crate) fn to(address: impl Into<IpAddr>) -> SocketAddr {
 
 pub(crate) fn receive(socket: &UdpSocket) -> Vec<u8> {
     let mut packet = [0; 2000];
-    let count = socket.recv(&mut packet).expect("the packet arrives");
-    packet[..count].to_vec()
+    loop {
+        match socket.recv(&mut packet) {
+            Ok(count) => return packet[..count].to_vec(),
+            // A receive with a time limit is not restarted when the kernel interrupts it (`man 7 signal`).
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => panic!("the packet arrives: {error}"),
+        }
+    }
 }
 
 /// Sends `bytes` by TCP from one host to another, and returns the time from the connection to the last byte.
