@@ -123,7 +123,8 @@ impl Star {
         self.link(index).set_port("down")
     }
 
-    /// Connects host `index` again: sets its port on the switch up.
+    /// Connects host `index` again: sets its port on the switch up. On a switch below the root, groups may not reach it
+    /// before the root's next query, within about two seconds.
     ///
     /// # Errors
     /// `Io` with the output of `ip`.
@@ -142,8 +143,8 @@ impl Star {
         self.uplink(switch).set_port("down")
     }
 
-    /// Connects a switch to the one above again. Until the root's next query, within about two seconds, groups may not
-    /// come through.
+    /// Connects a switch to the one above again. Groups may not come through before the root's next query, within about
+    /// two seconds.
     ///
     /// # Errors
     /// `Io` with the output of `ip`.
