@@ -13,7 +13,6 @@ mod cold;
 mod commits;
 mod context;
 mod crew;
-mod far;
 mod fetch;
 mod figure;
 mod flow;
@@ -107,8 +106,6 @@ fn main() -> ExitCode {
         }
         ["--garbage", seconds] => Context::new().and_then(|context| garbage::explore(&context, seconds)),
         ["--boot-order", path] => Context::new().and_then(|context| replay::write_order(&context, path)),
-        // `mirror.replay_wan` runs this in the lab's server.
-        ["--far", listen, to, micros] => far::run(listen, to, micros),
         // `multicast.unshaped` runs this in the lab's hosts.
         ["--bare-send", rate] => multicast::bare_send(rate),
         ["--bare-receive", threads] => multicast::bare_receive(threads),

@@ -286,8 +286,7 @@ fn measure_far(context: &Context) -> Result<Vec<Figure>> {
     let setting = Setting::new(context)?;
     let others = [Way::Copied, Way::Qemu, Way::Nbdkit, Way::Curl(&["cow"])];
     let cells = cells(context, &setting, ONE_WAY, &others)?;
-    let link =
-        "1 Gbit/s, 10 ms round trip by a program on the server, its page cache warm, nothing on the host";
+    let link = "1 Gbit/s, 10 ms round trip on the link, the server's page cache warm, nothing on the host";
     Ok(vec![
         figure("mirror.replay_wan", 4.0, &cells, 0, &setting, link),
         figure("mirror.replay_wan_profile", 0.9, &cells, 1, &setting, link),

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use image::{Cipher, Manifest};
-use lab::Host;
+use lab::{Host, StarOptions};
 use mirror::{Mirror, MirrorOptions, Source};
 use net::client::Client;
 use net::clock::Stop;
 
 use crate::Result;
 use crate::context::{Context, said, timed};
-use crate::far;
 use crate::figure::median;
 use crate::machine::Machine;
 use crate::programs::Program;
@@ -29,8 +28,6 @@ const DISKCAST_PORT: u16 = 7717;
 const QEMU_PORT: u16 = 10809;
 const NBDKIT_PORT: u16 = 10810;
 const HTTP_PORT: u16 = 8080;
-/// Added to the port of a service: the same service with additional delay.
-const FAR_PORTS: u16 = 1000;
 /// Number of connections that measure the round trip.
 const CONNECTIONS: usize = 50;
 
@@ -38,7 +35,8 @@ const CONNECTIONS: usize = 50;
 pub(crate) struct Site {
     room: Room,
     machine: Arc<Machine>,
-    one_way: Duration,
+    /// Whether the host is behind a link with a delay.
+    far: bool,
     _programs: Vec<Program>,
 }
 
@@ -50,8 +48,8 @@ pub(crate) fn repository(context: &Context, machine: &Machine) -> Result<PathBuf
 }
 
 impl Site {
-    /// Opens a site with the delay `one_way` between the host and every service. With `others`, the other programs
-    /// serve the disk too.
+    /// Opens a site in which every packet takes `one_way` from the server to the host, and as long back. With `others`,
+    /// the other programs serve the disk too.
     pub(crate) fn open(
         context: &Context,
         machine: &Arc<Machine>,
@@ -59,10 +57,10 @@ impl Site {
         one_way: Duration,
         others: bool,
     ) -> Result<Self> {
-        let room = Room::open_with(context, &[repository], &star(1, RATE, 0))?;
+        let lab = StarOptions { host_delays: vec![(1, one_way)], ..star(1, RATE, 0) };
+        let room = Room::open_with(context, &[repository], &lab)?;
         let folder = context.folder()?;
         let mut programs = Vec::new();
-        let mut ports = vec![DISKCAST_PORT];
         if others {
             let disk = &machine.disk;
             let (server, all) = (room.star.host(0), "0.0.0.0");
@@ -76,18 +74,10 @@ impl Site {
             for (mut command, port) in [(qemu, QEMU_PORT), (nbdkit, NBDKIT_PORT), (nginx, HTTP_PORT)] {
                 let address = SocketAddr::from((server.ipv4(), port));
                 programs.push(Program::start(&mut command)?.until_port(server, address)?);
-                ports.push(port);
             }
         }
-        if !one_way.is_zero() {
-            for port in ports {
-                let server = room.star.host(0);
-                let [to, listen] =
-                    [port, port + FAR_PORTS].map(|port| SocketAddr::from((server.ipv4(), port)));
-                programs.push(far::between(server, listen, to, one_way)?);
-            }
-        }
-        Ok(Self { room, machine: Arc::clone(machine), one_way, _programs: programs })
+        let far = !one_way.is_zero();
+        Ok(Self { room, machine: Arc::clone(machine), far, _programs: programs })
     }
 
     fn host(&self) -> &Host {
@@ -110,12 +100,11 @@ impl Site {
             (0..CONNECTIONS).map(time).collect()
         };
         let times = self.host().run(connect)?.join().map_err(|_| "connecting panicked")??;
-        Ok(median(&times) + 2e3 * self.one_way.as_secs_f64())
+        Ok(median(&times))
     }
 
     /// Address of a service for the host, as `host:port`.
     fn address(&self, port: u16) -> String {
-        let port = if self.one_way.is_zero() { port } else { port + FAR_PORTS };
         format!("{}:{port}", self.room.star.host(0).ipv4())
     }
 
@@ -157,8 +146,8 @@ impl Site {
             Way::Program => {
                 let token = self.room.token(0).to_string_lossy().into_owned();
                 let mut words = vec![DISK, "--token-file", &token];
-                if !self.one_way.is_zero() {
-                    // Multicast packets would bypass the added delay.
+                if self.far {
+                    // Wide area networks carry no multicast.
                     words.push("--no-multicast");
                 }
                 self.run(context, &folder, &words)

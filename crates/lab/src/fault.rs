@@ -7,7 +7,6 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result};
 
 use crate::host::run_in;
-use crate::link::{port, switch_off_segmentation};
 use crate::tool::{feed, run};
 use crate::{Host, Star};
 
@@ -23,13 +22,13 @@ impl Star {
         let rules = format!(
             "table bridge filtered {{ chain forwarding {{ type filter hook forward priority 0; \
              oifname \"{}\" ether type ip ip daddr 224.0.0.0/4 meta l4proto udp drop; }}; }}\n",
-            port(index)
+            self.link(index).port.device
         );
-        nft(&self.switch, &rules)
+        nft(&self.link(index).port.namespace, &rules)
     }
 
-    /// The switch forgets `memory` after a host's last IGMP report that it wants groups, like any switch with IGMP
-    /// snooping. It sends queries itself every `queries`, if that is given. For a star without `snooping`.
+    /// Each switch forgets `memory` after a host's last IGMP report that it wants groups, like any switch with IGMP
+    /// snooping. The root sends queries every `queries`, if that is given. For a star without `snooping`.
     ///
     /// # Errors
     /// `Io` with the output of `nft` or `ip`.
@@ -39,13 +38,12 @@ impl Star {
              chain reports {{ type filter hook prerouting priority 0; \
              ether type ip ip protocol igmp update @members {{ iifname }}; }}; \
              chain forwarding {{ type filter hook forward priority 0; \
-             ether type ip ip daddr 239.0.0.0/8 oifname != @members drop; }}; }}\n",
+             ether type ip ip daddr 239.0.0.0/8 oifname != \"uplink\" oifname != @members drop; }}; }}\n",
             memory.as_secs()
         );
-        nft(&self.switch, &rules)?;
+        self.tree.switches.iter().try_for_each(|switch| nft(switch, &rules))?;
         let Some(every) = queries else { return Ok(()) };
         let centiseconds = (every.as_millis() / 10).to_string();
-        let bridge = ["-n", &self.switch, "link", "set", "br0", "type", "bridge", "mcast_snooping", "1"];
         let settings = [
             "mcast_query_interval",
             &centiseconds,
@@ -54,7 +52,11 @@ impl Star {
             "mcast_querier",
             "1",
         ];
-        run("ip", &[&bridge[..], &settings[..]].concat()).map(drop)
+        for (index, switch) in self.tree.switches.iter().enumerate() {
+            let bridge = ["-n", switch, "link", "set", "br0", "type", "bridge", "mcast_snooping", "1"];
+            run("ip", &[&bridge[..], if index == 0 { &settings } else { &[] }].concat())?;
+        }
+        Ok(())
     }
 
     /// Host `index` gets packets of up to `mtu_bytes`, and sends longer ones.
@@ -62,10 +64,7 @@ impl Star {
     /// # Errors
     /// `Io` with the output of a tool.
     pub fn narrow_towards(&self, index: u32, mtu_bytes: u32) -> Result<()> {
-        for host in self.hosts() {
-            switch_off_segmentation(&self.switch, &port(host.index()))?;
-            switch_off_segmentation(host.namespace(), "eth0")?;
-        }
+        self.tree.switch_off_segmentation()?;
         let rules = format!(
             "table netdev narrow {{ chain ingress {{ type filter hook ingress device eth0 priority 0; \
              meta length > {mtu_bytes} drop; }}; }}\n"
@@ -80,11 +79,10 @@ impl Star {
     /// `Io` with the output of `ip`.
     pub fn narrow(&self, index: u32, mtu_bytes: u32) -> Result<()> {
         // The switch lets super-frames pass, whatever is inside.
-        for host in self.hosts() {
-            switch_off_segmentation(&self.switch, &port(host.index()))?;
-            switch_off_segmentation(host.namespace(), "eth0")?;
-        }
-        run("ip", &["-n", &self.switch, "link", "set", &port(index), "mtu", &mtu_bytes.to_string()]).map(drop)
+        self.tree.switch_off_segmentation()?;
+        let port = &self.link(index).port;
+        let mtu = mtu_bytes.to_string();
+        run("ip", &["-n", &port.namespace, "link", "set", &port.device, "mtu", &mtu]).map(drop)
     }
 
     /// A firewall on host `index` drops UDP packets that arrive for its own address.

@@ -80,13 +80,29 @@ pub(crate) fn run_in<T: Send + 'static>(
     namespace: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>> {
-    let path = Path::new("/run/netns").join(namespace);
-    let fault = |e| Error::from_source(ErrorKind::Io, format!("enter namespace `{}`", path.display()), e);
-    let file = File::open(&path).map_err(fault)?;
-    // The file exists and root may enter its namespace, so the thread cannot fail to do so.
+    let namespace = Namespace::open(namespace)?;
     Ok(std::thread::spawn(move || {
-        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-            .expect("root enters its namespaces");
+        namespace.enter();
         work()
     }))
+}
+
+/// An open network namespace.
+#[derive(Debug)]
+pub(crate) struct Namespace(File);
+
+impl Namespace {
+    /// Opens the namespace of this name. `Io` if it does not exist.
+    pub(crate) fn open(name: &str) -> Result<Self> {
+        let path = Path::new("/run/netns").join(name);
+        let fault = |e| Error::from_source(ErrorKind::Io, format!("enter namespace `{}`", path.display()), e);
+        File::open(&path).map(Self).map_err(fault)
+    }
+
+    /// Moves the calling thread into it. Only for threads that the lab started itself.
+    pub(crate) fn enter(&self) {
+        // The file is open and root may enter its namespace, so this cannot fail.
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+            .expect("root enters its namespaces");
+    }
 }

@@ -1,10 +1,12 @@
-//! The links of the star: rate, buffer, loss, offloads and counters.
+//! Links: rate, buffer, loss, offloads and counters.
 //!
 //! A token bucket filter (`man 8 tc-tbf`), here called shaper, limits the rate. It counts each frame with its 14-byte
 //! Ethernet header, without preamble and gap, and counts a super-frame (several frames that the kernel handles as one
-//! packet) as the frames inside. Rules of `man 8 nft` for the bridge family drop frames inside the switch.
+//! packet) as the frames inside. Rules of `man 8 nft` for the bridge family drop frames inside a switch.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use serde_json::Value;
@@ -31,9 +33,89 @@ pub struct Traffic {
     pub overflowed: u64,
 }
 
-/// The name of the switch port of host `index`.
-pub(crate) fn port(index: u32) -> String {
-    format!("port{index}")
+/// The traffic between a switch and the switch above it since the lab was built. In a shaped direction each frame
+/// counts by itself, with its own header, even if the kernel moved it as part of a super-frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UplinkTraffic {
+    /// Frames towards the switch above.
+    pub up: Count,
+    /// Frames from the switch above.
+    pub down: Count,
+    /// Frames that were lost because the buffer of a direction was full, both directions together.
+    pub overflowed: u64,
+}
+
+/// One end of a link: a device in a namespace.
+#[derive(Debug, Clone)]
+pub(crate) struct End {
+    pub(crate) namespace: String,
+    pub(crate) device: String,
+}
+
+/// A link between a port of a switch and the device `far`, which is a host's interface or the uplink of another switch.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    pub(crate) port: End,
+    pub(crate) far: End,
+    /// Time that a frame takes from one end to the other.
+    pub(crate) delay: Duration,
+}
+
+impl Link {
+    /// The line for `ip -batch` in the namespace of the port that makes a link without delay.
+    pub(crate) fn addition(&self, mtu_bytes: u32) -> String {
+        let Self { port: End { device, .. }, far, .. } = self;
+        let (end, namespace) = (&far.device, &far.namespace);
+        format!(
+            "link add {device} mtu {mtu_bytes} type veth peer name {end} mtu {mtu_bytes} netns {namespace}\n"
+        )
+    }
+
+    /// Limits the rate in both directions. `Invalid` if the rate is 0.
+    pub(crate) fn shape(&self, rate_bits_per_second: u64, buffer_bytes: u64) -> Result<()> {
+        if rate_bits_per_second == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "the rate of a link must not be 0"));
+        }
+        self.ends().into_iter().try_for_each(|end| end.shape(rate_bits_per_second, buffer_bytes))
+    }
+
+    /// Makes the frames cross the link one by one, so that a loss hits one frame and not a super-frame of up to 64 KiB.
+    /// Checksum offload stays on, because a link in memory needs no checksums.
+    pub(crate) fn switch_off_segmentation(&self) -> Result<()> {
+        self.ends().into_iter().try_for_each(End::switch_off_segmentation)
+    }
+
+    /// Sets the port `up` or `down`.
+    pub(crate) fn set_port(&self, state: &str) -> Result<()> {
+        run("ip", &["-n", &self.port.namespace, "link", "set", &self.port.device, state]).map(drop)
+    }
+
+    fn ends(&self) -> [&End; 2] {
+        [&self.port, &self.far]
+    }
+}
+
+impl End {
+    fn shape(&self, rate_bits_per_second: u64, buffer_bytes: u64) -> Result<()> {
+        let burst = bucket_bytes(rate_bits_per_second, buffer_bytes);
+        let (rate, burst, limit) =
+            (rate_bits_per_second.to_string(), burst.to_string(), buffer_bytes.max(burst).to_string());
+        let shaper = ["tbf", "rate", &rate, "burst", &burst, "limit", &limit];
+        let device = ["-n", &self.namespace, "qdisc", "replace", "dev", &self.device, "root"];
+        run("tc", &[&device[..], &shaper[..]].concat()).map(drop)
+    }
+
+    fn switch_off_segmentation(&self) -> Result<()> {
+        let offloads = ["tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"];
+        let device = ["netns", "exec", &self.namespace, "ethtool", "-K", &self.device];
+        run("ip", &[&device[..], &offloads[..]].concat()).map(drop)
+    }
+
+    /// Bytes that its shaper has sent, each frame with its own header, even inside a super-frame; `None` if the
+    /// direction is not shaped.
+    pub(crate) fn shaped_bytes(&self) -> Result<Option<u64>> {
+        Ok(shaped(&queues(&self.namespace)?, &self.device).map(|count| count.bytes))
+    }
 }
 
 /// Smallest bucket of a shaper with a deep buffer. One super-frame must fit, or the kernel splits it, which costs much
@@ -51,37 +133,18 @@ fn bucket_bytes(rate_bits_per_second: u64, buffer_bytes: u64) -> u64 {
     if buffer_bytes >= deep { deep } else { (buffer_bytes / 4).max(BUCKET_BYTES_SHALLOW) }
 }
 
-/// Limits the rate at which `device` sends.
-pub(crate) fn shape(
-    namespace: &str,
-    device: &str,
-    rate_bits_per_second: u64,
-    buffer_bytes: u64,
-) -> Result<()> {
-    let burst = bucket_bytes(rate_bits_per_second, buffer_bytes);
-    let (rate, burst, limit) =
-        (rate_bits_per_second.to_string(), burst.to_string(), buffer_bytes.max(burst).to_string());
-    let shaper = ["tbf", "rate", &rate, "burst", &burst, "limit", &limit];
-    run("tc", &[&["-n", namespace, "qdisc", "replace", "dev", device, "root"], &shaper[..]].concat())
-        .map(drop)
-}
-
-/// Makes the frames of `device` cross the switch one by one, so that a loss hits one frame and not a super-frame of up
-/// to 64 KiB. Checksum offload stays on, because a link in memory needs no checksums.
-pub(crate) fn switch_off_segmentation(namespace: &str, device: &str) -> Result<()> {
-    let offloads = ["tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"];
-    run("ip", &[&["netns", "exec", namespace, "ethtool", "-K", device], &offloads[..]].concat()).map(drop)
-}
-
-/// Drops frames to host `i` with probability `loss_per_million[i]`, independently for each host and each frame.
-pub(crate) fn lose(switch: &str, loss_per_million: &[u32]) -> Result<()> {
+/// Drops frames that leave `switch` by a port, with the probability that stands beside the port, in millionths;
+/// independently for each port and each frame.
+pub(crate) fn lose<'a>(switch: &str, ports: impl Iterator<Item = (&'a str, u32)>) -> Result<()> {
     // `nft` fails to delete a table that does not exist, so the first line creates it.
     let mut rules = String::from(
         "table bridge lab {}\ndelete table bridge lab\n\
          table bridge lab { chain loss { type filter hook forward priority 0; }; }\n",
     );
-    for (index, loss) in loss_per_million.iter().enumerate().filter(|(_, loss)| **loss > 0) {
-        let rule = format!("oifname \"port{index}\" numgen random mod 1000000 < {loss} drop");
+    for (port, loss) in ports.filter(|(_, loss)| *loss > 0) {
+        // `nft` takes no number that `mod` cannot yield, so the loss of all frames is a rule without one.
+        let chance = format!("numgen random mod 1000000 < {loss}");
+        let rule = format!("oifname \"{port}\" {} drop", if loss < 1_000_000 { &chance } else { "" });
         writeln!(rules, "add rule bridge lab loss {rule}").expect("strings take whatever is written");
     }
     feed("ip", &["netns", "exec", switch, "nft", "-f", "-"], &rules).map(drop)
@@ -94,42 +157,64 @@ pub(crate) fn deafen(namespace: &str) -> Result<()> {
     feed("ip", &["netns", "exec", namespace, "nft", "-f", "-"], rules).map(drop)
 }
 
-/// Bytes that the shaper of `device` has sent, each frame with its own header, even inside a super-frame; `None` if the
-/// device is not shaped.
-pub(crate) fn shaped_bytes(namespace: &str, device: &str) -> Result<Option<u64>> {
-    let queues = query("tc", &["-n", namespace, "-s", "-j", "qdisc", "show"])?;
-    Ok(shaper_bytes(&queues, device))
+/// The queues of all devices in `namespace`, with their counters.
+pub(crate) fn queues(namespace: &str) -> Result<Value> {
+    query("tc", &["-n", namespace, "-s", "-j", "qdisc", "show"])
 }
 
-/// Like [`shaped_bytes`], for the switch ports of hosts `0..hosts`.
-pub(crate) fn shaped_bytes_of_ports(switch: &str, hosts: u32) -> Result<Vec<Option<u64>>> {
-    let queues = query("tc", &["-n", switch, "-s", "-j", "qdisc", "show"])?;
-    Ok((0..hosts).map(|index| shaper_bytes(&queues, &port(index))).collect())
-}
-
-fn shaper_bytes(queues: &Value, device: &str) -> Option<u64> {
+/// What the shaper of `device` has sent according to `queues`; `None` if it has none.
+pub(crate) fn shaped(queues: &Value, device: &str) -> Option<Count> {
     let queue = find(queues, "dev", device);
-    queue["bytes"].as_u64().filter(|_| queue["kind"] == "tbf")
+    let number = |field: &str| queue[field].as_u64().filter(|_| queue["kind"] == "tbf");
+    Some(Count { bytes: number("bytes")?, packets: number("packets")? })
 }
 
-/// The traffic of hosts `0..hosts`, read at the ports of the switch.
-pub(crate) fn traffic(switch: &str, hosts: u32) -> Result<Vec<Traffic>> {
-    let links = query("ip", &["-n", switch, "-s", "-j", "link", "show"])?;
-    let queues = query("tc", &["-n", switch, "-s", "-j", "qdisc", "show"])?;
-    (0..hosts).map(|index| port_traffic(&links, &queues, &port(index))).collect()
+/// The traffic of each of these links to hosts, read at the ports of the switches.
+pub(crate) fn traffic(links: &[Link]) -> Result<Vec<Traffic>> {
+    let mut switches = BTreeMap::new();
+    for Link { port, .. } in links {
+        if !switches.contains_key(&port.namespace) {
+            switches.insert(&port.namespace, Counters::read(&port.namespace)?);
+        }
+    }
+    links.iter().map(|link| switches[&link.port.namespace].traffic(&link.port.device)).collect()
 }
 
-fn port_traffic(links: &Value, queues: &Value, port: &str) -> Result<Traffic> {
-    let stats = &find(links, "ifname", port)["stats64"];
-    let count = |direction: &str| {
-        let number = |field| stats[direction][field].as_u64();
-        Some(Count { bytes: number("bytes")?, packets: number("packets")? })
-    };
-    let (from_host, to_host) = count("rx").zip(count("tx")).ok_or_else(|| {
-        Error::new(ErrorKind::Io, format!("read the counters of `{port}`: `ip -s -j link` shows none"))
-    })?;
-    let overflowed = find(queues, "dev", port)["drops"].as_u64().unwrap_or(0);
-    Ok(Traffic { sent: from_host, received: to_host, overflowed })
+/// The traffic of a link between two switches.
+pub(crate) fn uplink_traffic(link: &Link) -> Result<UplinkTraffic> {
+    let (above, below) = (Counters::read(&link.port.namespace)?, Counters::read(&link.far.namespace)?);
+    let (down, up) = (above.traffic(&link.port.device)?, below.traffic(&link.far.device)?);
+    Ok(UplinkTraffic {
+        up: shaped(&below.queues, &link.far.device).unwrap_or(up.received),
+        down: shaped(&above.queues, &link.port.device).unwrap_or(down.received),
+        overflowed: up.overflowed + down.overflowed,
+    })
+}
+
+/// The counters of all ports of one switch.
+struct Counters {
+    links: Value,
+    queues: Value,
+}
+
+impl Counters {
+    fn read(switch: &str) -> Result<Self> {
+        Ok(Self { links: query("ip", &["-n", switch, "-s", "-j", "link", "show"])?, queues: queues(switch)? })
+    }
+
+    /// What went through `port`: `sent` is what the switch received there, `received` what it sent.
+    fn traffic(&self, port: &str) -> Result<Traffic> {
+        let stats = &find(&self.links, "ifname", port)["stats64"];
+        let count = |direction: &str| {
+            let number = |field| stats[direction][field].as_u64();
+            Some(Count { bytes: number("bytes")?, packets: number("packets")? })
+        };
+        let (sent, received) = count("rx").zip(count("tx")).ok_or_else(|| {
+            Error::new(ErrorKind::Io, format!("read the counters of `{port}`: `ip -s -j link` shows none"))
+        })?;
+        let overflowed = find(&self.queues, "dev", port)["drops"].as_u64().unwrap_or(0);
+        Ok(Traffic { sent, received, overflowed })
+    }
 }
 
 fn find<'a>(list: &'a Value, key: &str, value: &str) -> &'a Value {

@@ -1,4 +1,4 @@
-//! A meter for all links of a star: reads their byte counters at regular intervals, to show rates over time.
+//! A meter for the links of all hosts: reads their byte counters at regular intervals, to show rates over time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use base::{Error, ErrorKind, Result};
 
-use crate::host::run_in;
-use crate::link::{port, shaped_bytes_of_ports};
+use crate::host::Namespace;
+use crate::link::{Link, queues, shaped};
 
-/// The counters of all links at one moment. The vectors are indexed by host.
+/// The counters of the links of all hosts at one moment. The vectors are indexed by host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     /// Time since the start of the meter.
@@ -35,21 +35,24 @@ fn now() -> Instant {
 }
 
 impl Meter {
-    /// Starts to read the counters of hosts `0..hosts` every `interval`. `Io` if the namespace does not exist.
-    pub(crate) fn start(switch: &str, hosts: u32, interval: Duration) -> Result<Self> {
+    /// Starts to read the counters of these links every `interval`, at their ports on `switches`. `Io` if the namespace
+    /// of a switch does not exist.
+    pub(crate) fn start(switches: &[String], links: &[Link], interval: Duration) -> Result<Self> {
+        let switches: Vec<Switch> =
+            switches.iter().map(|name| Switch::new(name, links)).collect::<Result<_>>()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, name, started) = (Arc::clone(&stop), switch.to_owned(), now());
-        let thread = run_in(switch, move || {
+        let (stopped, started, hosts) = (Arc::clone(&stop), now(), links.len());
+        let thread = std::thread::spawn(move || {
             let mut samples = Vec::new();
             while !stopped.load(Ordering::Acquire) {
-                samples.push(sample(&name, hosts, started)?);
+                samples.push(sample(&switches, hosts, started)?);
                 let due = started + interval * u32::try_from(samples.len()).unwrap_or(u32::MAX);
                 // `end` wakes this thread. A spurious wake-up only causes one early sample.
                 std::thread::park_timeout(due.saturating_duration_since(now()));
             }
-            samples.push(sample(&name, hosts, started)?);
+            samples.push(sample(&switches, hosts, started)?);
             Ok(samples)
-        })?;
+        });
         Ok(Self { stop, started, thread: Some(thread) })
     }
 
@@ -81,22 +84,43 @@ impl Drop for Meter {
     }
 }
 
-/// Reads the counters once. Must run on a thread inside the switch, so that `/proc/thread-self/net` is the switch's.
-fn sample(switch: &str, hosts: u32, started: Instant) -> Result<Sample> {
+/// A switch and its ports to hosts.
+struct Switch {
+    name: String,
+    namespace: Namespace,
+    /// Index of a host and the name of its port.
+    ports: Vec<(usize, String)>,
+}
+
+impl Switch {
+    fn new(name: &str, links: &[Link]) -> Result<Self> {
+        let ports = links.iter().enumerate().filter(|(_, link)| link.port.namespace == name);
+        let ports = ports.map(|(host, link)| (host, link.port.device.clone())).collect();
+        Ok(Self { name: name.to_owned(), namespace: Namespace::open(name)?, ports })
+    }
+}
+
+/// Reads the counters once. Moves the calling thread from switch to switch, because `/proc/thread-self/net` is that of
+/// the thread's own network.
+fn sample(switches: &[Switch], hosts: usize, started: Instant) -> Result<Sample> {
     const DEVICES: &str = "/proc/thread-self/net/dev";
     let before = now();
-    let shaped = shaped_bytes_of_ports(switch, hosts)?;
-    let text = std::fs::read_to_string(DEVICES)
-        .map_err(|e| Error::from_source(ErrorKind::Io, format!("read `{DEVICES}` in the switch"), e))?;
+    let (mut sent, mut received) = (vec![0; hosts], vec![0; hosts]);
+    for switch in switches {
+        let queues = queues(&switch.name)?;
+        switch.namespace.enter();
+        let text = std::fs::read_to_string(DEVICES).map_err(|e| {
+            Error::from_source(ErrorKind::Io, format!("read `{DEVICES}` in `{}`", switch.name), e)
+        })?;
+        for (host, port) in &switch.ports {
+            let (from_host, to_host) = device_bytes(&text, port).unwrap_or_default();
+            sent[*host] = from_host;
+            received[*host] = shaped(&queues, port).map_or(to_host, |count| count.bytes);
+        }
+    }
     // `tc` takes a few milliseconds to read the shapers, so the sample gets the middle of that time.
     let at = before.saturating_duration_since(started) + (now() - before) / 2;
-    let counted: Vec<(u64, u64)> =
-        (0..hosts).map(|index| device_bytes(&text, &port(index)).unwrap_or_default()).collect();
-    Ok(Sample {
-        at,
-        sent: counted.iter().map(|(from_host, _)| *from_host).collect(),
-        received: shaped.iter().zip(&counted).map(|(shaped, (_, plain))| shaped.unwrap_or(*plain)).collect(),
-    })
+    Ok(Sample { at, sent, received })
 }
 
 /// Bytes received and sent by `device`: fields 1 and 9 of its line (`man 5 proc_pid_net`).

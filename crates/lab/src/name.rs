@@ -21,7 +21,7 @@ struct Owner {
     started: u64,
 }
 
-/// The name of one lab: `dclab-PID-STARTED-SERIAL`. Its namespaces add `-sw` (the switch) or `-h3` (host 3).
+/// The name of one lab: `dclab-PID-STARTED-SERIAL`. Its namespaces add `-sw0` (switch 0) or `-h3` (host 3).
 #[derive(Debug, Clone)]
 pub(crate) struct LabName(String);
 
@@ -35,9 +35,9 @@ impl LabName {
         Ok(Self(format!("{PREFIX}-{pid}-{started}-{}", SERIAL.fetch_add(1, Ordering::Relaxed))))
     }
 
-    /// The namespace of the switch.
-    pub(crate) fn switch(&self) -> String {
-        format!("{}-sw", self.0)
+    /// The namespace of switch `index`.
+    pub(crate) fn switch(&self, index: u32) -> String {
+        format!("{}-sw{index}", self.0)
     }
 
     /// The namespace of host `index`.
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn names_tell_their_owner() {
         let name = LabName::new().unwrap();
-        assert!(alive(owner(&name.switch()).unwrap()));
-        assert_eq!(owner(&name.switch()), owner(&name.host(3)));
-        let gone = Owner { started: 1, ..owner(&name.switch()).unwrap() };
+        assert!(alive(owner(&name.switch(0)).unwrap()));
+        assert_eq!(owner(&name.switch(0)), owner(&name.host(3)));
+        let gone = Owner { started: 1, ..owner(&name.switch(0)).unwrap() };
         assert!(!alive(gone), "a process number that was used again is not the owner");
-        for foreign in ["", "dclab", "dclab-x-1-0-sw", "other-1-2-0-sw"] {
+        for foreign in ["", "dclab", "dclab-x-1-0-sw0", "other-1-2-0-sw0"] {
             assert_eq!(owner(foreign), None, "{foreign}");
         }
     }

@@ -1,16 +1,16 @@
 //! Builds a star, changes it while it exists, and removes it.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 
 use crate::host::{IPV4_PREFIX_BITS, IPV6_PREFIX_BITS, run_in};
-use crate::link::{self, port};
+use crate::link::{self, Link};
 use crate::meter::Meter;
 use crate::name::{LabName, remove, sweep};
-use crate::tool::{available, feed, run};
-use crate::{Host, Traffic};
+use crate::switch::Tree;
+use crate::tool::{available, feed};
+use crate::{Host, SwitchOptions, Traffic, UplinkTraffic};
 
 /// Most hosts that a star can have, including the server.
 pub(crate) const HOSTS_MAX: u32 = 1000;
@@ -20,15 +20,22 @@ pub(crate) const HOSTS_MAX: u32 = 1000;
 pub struct StarOptions {
     /// Number of hosts, including host 0 (the server, by convention): 1 to [`HOSTS_MAX`].
     pub hosts: u32,
-    /// Rate of every link in both directions; `None` for links without a limit.
+    /// Switches below the root, which always exists: `switches[0]` is switch 1. Without any, all hosts are on the root.
+    pub switches: Vec<SwitchOptions>,
+    /// Rate of the link of every host in both directions; `None` for links without a limit.
     pub rate_bits_per_second: Option<u64>,
     /// Bytes that can wait before each shaped direction of a link, like the buffer of a switch port. A frame that finds
     /// the buffer full is lost. If the buffer is smaller than 128 KiB or than 1 ms of the rate, the kernel splits
     /// super-frames (several frames that it handles as one packet) before the buffer, which costs processor time.
     pub buffer_bytes: u64,
+    /// Hosts whose link has a delay, with the least time that a frame takes in either direction. A thread of this
+    /// process carries the frames of such a link; what is beyond 64 MiB under way in one direction is lost. The host
+    /// does not notice that its port on the switch is down.
+    pub host_delays: Vec<(u32, Duration)>,
     /// Probability, in millionths, that a frame to host 1 or higher is lost; independent for each host and each frame.
     pub loss_per_million: u32,
-    /// Whether the switch sends IGMP and MLD queries, and forwards a group only to hosts that report it.
+    /// Whether the root sends IGMP and MLD queries, and every switch forwards a group only up and to hosts and switches
+    /// that report it.
     pub snooping: bool,
     /// Largest packet in bytes: 1280 to 9000.
     pub mtu_bytes: u32,
@@ -40,8 +47,10 @@ impl Default for StarOptions {
     fn default() -> Self {
         Self {
             hosts: 2,
+            switches: Vec::new(),
             rate_bits_per_second: None,
             buffer_bytes: 1 << 20,
+            host_delays: Vec::new(),
             loss_per_million: 0,
             snooping: true,
             mtu_bytes: 1500,
@@ -53,7 +62,7 @@ impl Default for StarOptions {
 /// A running lab. Dropping it kills every process in it and removes its namespaces.
 #[derive(Debug)]
 pub struct Star {
-    pub(crate) switch: String,
+    pub(crate) tree: Tree,
     hosts: Vec<Host>,
     /// Namespaces of hosts behind routers.
     pub(crate) further: Vec<String>,
@@ -73,7 +82,7 @@ impl Star {
         sweep()?;
         let name = LabName::new()?;
         let mut star = Self {
-            switch: name.switch(),
+            tree: Tree::plan(&name, options)?,
             hosts: (0..options.hosts).map(|index| Host::new(index, name.host(index))).collect(),
             further: Vec::new(),
             loss_per_million: vec![0; options.hosts as usize],
@@ -81,9 +90,9 @@ impl Star {
         };
         // A failure from here on drops the star, which removes the namespaces that exist already.
         star.add_namespaces()?;
-        star.add_switch(options)?;
+        star.tree.build(options)?;
         star.hosts.iter().try_for_each(|host| configure(host, options))?;
-        star.shape(options)?;
+        star.tree.shape(options)?;
         for index in 1..options.hosts {
             star.loss_per_million[index as usize] = options.loss_per_million;
         }
@@ -111,15 +120,39 @@ impl Star {
     /// # Errors
     /// `Io` with the output of `ip`.
     pub fn cut(&self, index: u32) -> Result<()> {
-        self.set_port(index, "down")
+        self.link(index).set_port("down")
     }
 
-    /// Connects host `index` again: sets its port on the switch up.
+    /// Connects host `index` again: sets its port on the switch up. On a switch below the root, groups may not reach it
+    /// before the root's next query, within about two seconds.
     ///
     /// # Errors
     /// `Io` with the output of `ip`.
     pub fn heal(&self, index: u32) -> Result<()> {
-        self.set_port(index, "up")
+        self.link(index).set_port("up")
+    }
+
+    /// Disconnects a switch from the one above: sets the port of its uplink down.
+    ///
+    /// # Errors
+    /// `Io` with the output of `ip`.
+    ///
+    /// # Panics
+    /// If there is no such switch, or it is the root.
+    pub fn cut_uplink(&self, switch: u32) -> Result<()> {
+        self.uplink(switch).set_port("down")
+    }
+
+    /// Connects a switch to the one above again. Groups may not come through before the root's next query, within about
+    /// two seconds.
+    ///
+    /// # Errors
+    /// `Io` with the output of `ip`.
+    ///
+    /// # Panics
+    /// If there is no such switch, or it is the root.
+    pub fn heal_uplink(&self, switch: u32) -> Result<()> {
+        self.uplink(switch).set_port("up")
     }
 
     /// Drops all multicast UDP packets that arrive at host `index`, like a switch that does not forward multicast.
@@ -144,11 +177,18 @@ impl Star {
     /// # Errors
     /// `Invalid` if the rate is 0; `Io` with the output of `tc`.
     pub fn shape_host(&self, index: u32, rate_bits_per_second: u64, buffer_bytes: u64) -> Result<()> {
-        if rate_bits_per_second == 0 {
-            return Err(Error::new(ErrorKind::Invalid, "the rate of a link must not be 0"));
-        }
-        link::shape(&self.switch, &port(index), rate_bits_per_second, buffer_bytes)?;
-        link::shape(self.host(index).namespace(), "eth0", rate_bits_per_second, buffer_bytes)
+        self.link(index).shape(rate_bits_per_second, buffer_bytes)
+    }
+
+    /// Changes the rate and the buffer of the uplink of a switch, in both directions.
+    ///
+    /// # Errors
+    /// `Invalid` if the rate is 0; `Io` with the output of `tc`.
+    ///
+    /// # Panics
+    /// If there is no such switch, or it is the root.
+    pub fn shape_uplink(&self, switch: u32, rate_bits_per_second: u64, buffer_bytes: u64) -> Result<()> {
+        self.uplink(switch).shape(rate_bits_per_second, buffer_bytes)
     }
 
     /// Bytes that host `index` sent over its shaped link. Each frame counts with its own Ethernet header, even if the
@@ -158,15 +198,15 @@ impl Star {
     /// `Invalid` if the link is not shaped; `Io` if the counters cannot be read.
     pub fn sent_on_wire(&self, index: u32) -> Result<u64> {
         let unshaped = || Error::new(ErrorKind::Invalid, format!("the link of host {index} is not shaped"));
-        link::shaped_bytes(self.host(index).namespace(), "eth0")?.ok_or_else(unshaped)
+        self.link(index).far.shaped_bytes()?.ok_or_else(unshaped)
     }
 
-    /// Starts a thread that reads the counters of all links every `interval`.
+    /// Starts a thread that reads the counters of the links of all hosts every `interval`.
     ///
     /// # Errors
-    /// `Io` if the namespace of the switch no longer exists.
+    /// `Io` if the namespace of a switch no longer exists.
     pub fn meter(&self, interval: Duration) -> Result<Meter> {
-        Meter::start(&self.switch, u32::try_from(self.hosts.len()).expect("bounded by HOSTS_MAX"), interval)
+        Meter::start(&self.tree.switches, &self.tree.links, interval)
     }
 
     /// The traffic of each host since the lab was built, in the order of their indices.
@@ -174,12 +214,33 @@ impl Star {
     /// # Errors
     /// `Io` if the counters cannot be read.
     pub fn traffic(&self) -> Result<Vec<Traffic>> {
-        link::traffic(&self.switch, u32::try_from(self.hosts.len()).expect("bounded by HOSTS_MAX"))
+        link::traffic(&self.tree.links)
+    }
+
+    /// The traffic between a switch and the one above it.
+    ///
+    /// # Errors
+    /// `Io` if the counters cannot be read.
+    ///
+    /// # Panics
+    /// If there is no such switch, or it is the root.
+    pub fn uplink_traffic(&self, switch: u32) -> Result<UplinkTraffic> {
+        link::uplink_traffic(self.uplink(switch))
+    }
+
+    /// The link of host `index`.
+    pub(crate) fn link(&self, index: u32) -> &Link {
+        &self.tree.links[index as usize]
+    }
+
+    fn uplink(&self, switch: u32) -> &Link {
+        &self.tree.uplinks[(switch as usize).checked_sub(1).expect("the root has no uplink")]
     }
 
     fn namespaces(&self) -> impl Iterator<Item = &str> {
         let further = self.further.iter().map(String::as_str);
-        std::iter::once(self.switch.as_str()).chain(self.hosts.iter().map(Host::namespace)).chain(further)
+        let switches = self.tree.switches.iter().map(String::as_str);
+        switches.chain(self.hosts.iter().map(Host::namespace)).chain(further)
     }
 
     fn add_namespaces(&self) -> Result<()> {
@@ -188,55 +249,26 @@ impl Star {
         self.namespaces().try_for_each(skip_duplicate_address_detection)
     }
 
-    fn add_switch(&self, options: &StarOptions) -> Result<()> {
-        let StarOptions { mtu_bytes: mtu, snooping, .. } = options;
-        let snooping = u8::from(*snooping);
-        // IGMPv3: with version 2 a host stays silent if another host has reported the group, but a snooping bridge
-        // needs a report from each port. The bridge floods until the response interval of its first query has passed.
-        // That takes 1 s (100 centiseconds) instead of 10 s, because the second command starts the querier only after
-        // the first has set the interval.
-        let mut lines = format!(
-            "link add br0 type bridge mcast_snooping {snooping} mcast_igmp_version 3 mcast_mld_version 2 \
-             mcast_query_response_interval 100\n\
-             link set br0 type bridge mcast_querier {snooping}\n"
-        );
-        for host in &self.hosts {
-            let (port, namespace) = (port(host.index()), host.namespace());
-            writeln!(lines, "link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {namespace}")
-                .and_then(|()| writeln!(lines, "link set {port} master br0 up"))
-                .expect("strings take whatever is written");
-        }
-        lines.push_str("link set br0 up\n");
-        feed("ip", &["-n", &self.switch, "-batch", "-"], &lines).map(drop)
-    }
-
-    fn shape(&self, options: &StarOptions) -> Result<()> {
-        let Some(rate) = options.rate_bits_per_second else { return Ok(()) };
-        self.hosts.iter().try_for_each(|host| self.shape_host(host.index(), rate, options.buffer_bytes))
-    }
-
     fn apply_loss(&mut self) -> Result<()> {
         if self.loss_per_million.iter().all(|loss| *loss == 0) && !self.segmentation_off {
             return Ok(());
         }
         // Loss rules drop whole super-frames, so the kernel must not build any.
         if !self.segmentation_off {
-            for host in &self.hosts {
-                link::switch_off_segmentation(&self.switch, &port(host.index()))?;
-                link::switch_off_segmentation(host.namespace(), "eth0")?;
-            }
+            self.tree.switch_off_segmentation()?;
             self.segmentation_off = true;
         }
-        link::lose(&self.switch, &self.loss_per_million)
-    }
-
-    fn set_port(&self, index: u32, state: &str) -> Result<()> {
-        run("ip", &["-n", &self.switch, "link", "set", &port(index), state]).map(drop)
+        let ports = self.tree.links.iter().map(|link| &link.port).zip(&self.loss_per_million);
+        self.tree.switches.iter().try_for_each(|switch| {
+            let ports = ports.clone().filter(|(port, _)| port.namespace == *switch);
+            link::lose(switch, ports.map(|(port, loss)| (port.device.as_str(), *loss)))
+        })
     }
 }
 
 impl Drop for Star {
     fn drop(&mut self) {
+        self.tree.end_delays();
         for namespace in self.namespaces() {
             // `drop` cannot report an error. The next lab on this machine removes the rest.
             let _ = remove(namespace);
@@ -255,9 +287,6 @@ fn check(options: &StarOptions) -> Result<()> {
         }
         StarOptions { loss_per_million, .. } if *loss_per_million > 1_000_000 => {
             invalid(format!("a loss of {loss_per_million} millionths is more than all frames"))
-        }
-        StarOptions { rate_bits_per_second: Some(0), .. } => {
-            invalid("the rate of a link must not be 0".to_owned())
         }
         _ => Ok(()),
     }

@@ -1,61 +1,16 @@
 //! Tests the lab on a real kernel: multicast, loss, rates, disconnected hosts and clean-up.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod common;
+
 use std::io::{BufRead as _, BufReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::process::{Command, Stdio};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lab::{Host, Star, StarOptions};
+use lab::{Star, StarOptions};
 
-const PORT: u16 = 7700;
-const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 1);
-const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, 0x77, 1);
-/// Much longer than any step of these tests takes. A step that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn star(options: StarOptions) -> Option<Star> {
-    lab::available_or_skip().then(|| Star::build(&options).unwrap())
-}
-
-#[expect(clippy::disallowed_methods, reason = "real kernels take real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
-/// A socket in `host` that has joined both groups.
-fn joined(host: &Host) -> UdpSocket {
-    let ipv4 = host.ipv4();
-    let join = move || {
-        let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT)).unwrap();
-        socket.join_multicast_v6(&GROUP_V6, 0).unwrap();
-        socket2::SockRef::from(&socket).join_multicast_v4(&GROUP, &ipv4).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket
-    };
-    host.run(join).unwrap().join().unwrap()
-}
-
-fn sender(host: &Host) -> UdpSocket {
-    let open = || UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
-    host.run(open).unwrap().join().unwrap()
-}
-
-/// The address for a dual-stack socket, which needs IPv4 addresses mapped to IPv6.
-fn to(address: impl Into<IpAddr>) -> SocketAddr {
-    let address = match address.into() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    };
-    (address, PORT).into()
-}
-
-fn receive(socket: &UdpSocket) -> Vec<u8> {
-    let mut packet = [0; 2000];
-    let count = socket.recv(&mut packet).expect("the packet arrives");
-    packet[..count].to_vec()
-}
+use common::{GROUP, GROUP_V6, PATIENCE, joined, now, receive, sender, star, stream, to};
 
 #[test]
 fn multicast_reaches_those_who_joined_and_only_them() {
@@ -121,22 +76,7 @@ fn a_link_is_no_faster_than_its_rate() {
     const BYTES: usize = 3_000_000;
     let options = StarOptions { rate_bits_per_second: Some(RATE), ..StarOptions::default() };
     let Some(star) = star(options) else { return };
-    let address = (star.host(1).ipv4(), PORT);
-    let listen = move || std::net::TcpListener::bind(address).unwrap();
-    let listener = star.host(1).run(listen).unwrap().join().unwrap();
-    let upload: JoinHandle<()> = star
-        .host(0)
-        .run(move || {
-            let mut stream = std::net::TcpStream::connect(address).unwrap();
-            std::io::Write::write_all(&mut stream, &vec![5; BYTES]).unwrap();
-        })
-        .unwrap();
-    let (mut stream, _) = listener.accept().unwrap();
-    let started = now();
-    let count = std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
-    let took = now() - started;
-    upload.join().unwrap();
-    assert_eq!(count, BYTES as u64);
+    let took = stream(star.host(0), star.host(1), BYTES);
     // Only a lower bound: a busy machine may be slower. Nothing may be faster than the time on the wire, except for the
     // bytes of the buckets.
     let least = Duration::from_secs_f64((BYTES as f64 - 2.0 * 131_072.0) * 8.0 / RATE as f64);
