@@ -53,6 +53,7 @@ impl Done {
             "own time median s": median(&own), "own time most s": own.iter().copied().fold(0.0, f64::max),
             "bytes by multicast at hosts": sum("multicast_bytes"), "bytes from other hosts": sum("peer_bytes"),
             "bytes from the server by unicast": sum("unicast_bytes"), "own times s": own,
+            "peers": self.fetched.iter().map(|host| host.report["peers"].clone()).collect::<Vec<_>>(),
         })
     }
 }

@@ -249,10 +249,21 @@ fn record(args: &Args, done: &FetchReport) -> serde_json::Value {
     json!({
         "type": "fetched", "reference": done.reference, "target": args.target, "transport": way(done),
         "multicast_bytes": done.multicast_bytes, "unicast_bytes": done.unicast_bytes,
-        "peer_bytes": done.peer_bytes, "served_bytes": done.node.as_ref().map(|node| node.traffic().sent_bytes),
+        "peer_bytes": done.peer_bytes, "peers": peer_record(done),
+        "served_bytes": done.node.as_ref().map(|node| node.traffic().sent_bytes),
         "unicast_reason": done.unicast_reason, "sessions": done.sessions,
         "received_seconds": done.received.as_secs_f64(), "installed_seconds": done.installed.as_secs_f64(),
         "report": report_record(&done.install),
+    })
+}
+
+/// What it asked other machines for, and what came of it.
+fn peer_record(done: &FetchReport) -> serde_json::Value {
+    let counters = &done.peer_counters;
+    json!({
+        "requests": counters.requests, "repeated": counters.repeated, "unanswered": counters.unanswered,
+        "objects_from_peers": counters.from_members, "objects_from_server": counters.from_server,
+        "waits": counters.waits, "liars": counters.liars, "failures": counters.failures, "doubled": counters.doubled,
     })
 }
 

@@ -17,6 +17,7 @@ pub(super) struct Peers<'a> {
     pub(super) server: &'a dyn ObjectSource,
     /// Most objects that are fetched from the server at the same time.
     pub(super) at_once: usize,
+    pub(super) object_bytes: u32,
     pub(super) stop: &'a Stop,
     pub(super) limit: Option<Duration>,
     pub(super) arrived: &'a Arrived,
@@ -46,6 +47,7 @@ impl Peers<'_> {
             taker,
             server: self.server,
             at_once: self.at_once,
+            object_bytes: self.object_bytes,
             stop: self.stop,
             limit: self.limit,
             arrived: &|bytes| self.arrived.add_peers(bytes),

@@ -14,6 +14,7 @@ use image::{
     SignedManifest,
 };
 use parking_lot::Mutex;
+use proto::peer::SeekerCounters;
 
 use super::by_peers::Peers;
 use super::counted::Arrived;
@@ -61,6 +62,8 @@ pub(super) struct Intake {
     node: Option<Arc<Node>>,
     /// Objects that the session is not asked for, because other machines have them.
     elsewhere: RunSet,
+    /// What pulls from other machines counted.
+    peer_counters: SeekerCounters,
     /// Nodes that arrived, for others.
     nodes: Vec<(u64, Bytes)>,
 }
@@ -115,6 +118,7 @@ impl Intake {
             block_bytes: 0,
             node: None,
             elsewhere: RunSet::new(),
+            peer_counters: SeekerCounters::default(),
             nodes: Vec::new(),
         };
         intake.leave_tree_if_whole();
@@ -124,6 +128,11 @@ impl Intake {
     /// Gets objects from other machines, too, and keeps what arrives for them.
     pub(super) fn serve_with(&mut self, node: Arc<Node>) {
         self.node = Some(node);
+    }
+
+    /// What pulls from other machines counted.
+    pub(super) fn peer_counters(&self) -> SeekerCounters {
+        self.peer_counters
     }
 
     /// Mean length of an object, in bytes.
@@ -170,8 +179,10 @@ impl Intake {
         let failed = match &self.node {
             Some(node) => {
                 let (server, at_once, arrived) = (self.source.as_ref(), most, self.arrived.as_ref());
-                let peers = Peers { node, server, at_once, stop, limit, arrived };
-                peers.chunks(catalogue, installer).map(drop)
+                let object_bytes = self.object_bytes_mean;
+                let peers = Peers { node, server, at_once, object_bytes, stop, limit, arrived };
+                let pulled = peers.chunks(catalogue, installer);
+                pulled.map(|pulled| self.peer_counters.add(&pulled.counters))
             }
             None => pull_chunks(catalogue, installer, (self.source.as_ref(), most), stop, limit),
         };
@@ -191,7 +202,8 @@ impl Intake {
             }
             if let Some(node) = &self.node {
                 let (server, at_once, arrived) = (self.source.as_ref(), most, self.arrived.as_ref());
-                let peers = Peers { node, server, at_once, stop, limit: None, arrived };
+                let object_bytes = self.object_bytes_mean;
+                let peers = Peers { node, server, at_once, object_bytes, stop, limit: None, arrived };
                 peers.nodes(builder, &mut self.nodes).map_err(|error| error.within(context()))?;
             } else {
                 let needed: Vec<(u64, ObjectRef)> =
@@ -204,6 +216,13 @@ impl Intake {
             self.leave_tree_if_whole();
         }
         Ok(())
+    }
+
+    /// Fetches the tree from other machines and begins the install. What takes time comes before a session is joined, so
+    /// that its stream does not pass meanwhile.
+    pub(super) fn prepare(&mut self, stop: &Stop) -> Result<()> {
+        self.pull_tree(stop, BESIDE_AT_ONCE)?;
+        self.begin_chunks()
     }
 
     /// Fetches the tree, if other machines have it and the session would have to send it again.

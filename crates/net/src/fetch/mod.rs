@@ -21,6 +21,7 @@ use base::{Error, ErrorKind, Result, chain, limits};
 use image::{InstallReport, Manifest, ObjectSource, SignedManifest};
 use parking_lot::Mutex;
 use proto::multicast::ReceiverCounters;
+use proto::peer::SeekerCounters;
 
 use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest, SwarmRequest};
 use crate::client::Client;
@@ -122,6 +123,8 @@ pub struct FetchReport {
     pub peer_bytes: u64,
     /// Bytes of objects that arrived from the server by unicast.
     pub unicast_bytes: u64,
+    /// What it asked other machines for, and what came of it.
+    pub peer_counters: SeekerCounters,
     /// This machine among those that serve each other. It serves what it has until this is dropped.
     pub node: Option<Arc<Node>>,
     /// Why unicast was used, if it was.
@@ -200,6 +203,7 @@ pub fn fetch(
     let received = clock.elapsed() - fetch.farewell.min(clock.elapsed());
     let beside = fetch.beside();
     let Fetch { reference, node, multicast_bytes, sessions, counters, intake, .. } = fetch;
+    let peer_counters = intake.peer_counters();
     let install = intake.finish()?;
     let unicast_bytes = source.bytes();
     let unicast_reason = unicast_reason.or_else(|| (unicast_bytes > 0).then_some(beside));
@@ -208,6 +212,7 @@ pub fn fetch(
         reference,
         multicast_bytes,
         peer_bytes: options.arrived.peer_bytes(),
+        peer_counters,
         unicast_bytes,
         node,
         unicast_reason,
@@ -281,6 +286,9 @@ impl Fetch<'_> {
         }
         if let Some(node) = self.join_swarm() {
             self.intake.serve_with(Arc::clone(&node));
+            if node.grant().held.first().is_some_and(|&(first, _)| first == 0) {
+                self.intake.prepare(&options.stop)?;
+            }
             // Everything is on other machines: a session would serve this one alone.
             if is_all(&node.grant().held, node.grant().objects)
                 && self.intake.pull(&options.stop, None, true)?

@@ -21,8 +21,11 @@ use super::node::Node;
 use super::transfer::{Pulse, Transfer};
 use crate::clock::{Clock, Stop};
 
-/// Most objects under way.
-const WINDOW_OBJECTS: u32 = 160;
+/// Bytes of objects under way, and of one request, as far as the mean length of objects tells.
+const WINDOW_BYTES: u32 = 6 << 20;
+const REQUEST_BYTES: u32 = 1 << 20;
+/// Bounds of the number of objects under way.
+const WINDOW_OBJECTS: std::ops::RangeInclusive<u32> = 8..=160;
 /// Most members that send at the same time.
 const FAN_IN: usize = 4;
 /// Longest wait, so that a stop is noticed.
@@ -50,6 +53,8 @@ pub struct Want<'a> {
     pub server: &'a dyn ObjectSource,
     /// Most objects that are fetched from the server at the same time.
     pub at_once: usize,
+    /// Mean length of an object, in bytes.
+    pub object_bytes: u32,
     /// Ends the pull.
     pub stop: &'a Stop,
     /// Ends the pull after this time.
@@ -90,7 +95,9 @@ impl Node {
         let config = SeekerConfig {
             objects: grant.objects,
             rank: grant.rank,
-            window_objects: WINDOW_OBJECTS,
+            window_objects: (WINDOW_BYTES / want.object_bytes.max(1))
+                .clamp(*WINDOW_OBJECTS.start(), *WINDOW_OBJECTS.end()),
+            request_objects: (REQUEST_BYTES / want.object_bytes.max(1)).max(2),
             fan_in: FAN_IN,
         };
         let mut seeker = Seeker::new(config);

@@ -24,7 +24,7 @@ use crate::api::{Key, Name, SwarmGrant, TransferKey};
 use crate::clock::Clock;
 
 /// Shortest time between two reports of a member, and the part of it for each member of its swarm.
-const REPORT_MS: u64 = 150;
+const REPORT_MS: u64 = 50;
 const REPORT_US_PER_MEMBER: u64 = 200;
 /// Longest wait of the thread, so that it notices the end.
 const WAIT_MAX: Duration = Duration::from_millis(250);

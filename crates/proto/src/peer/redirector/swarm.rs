@@ -14,8 +14,13 @@ use crate::peer::wire::packet::{AVOIDED_MAX, MemberId, Report, Request};
 const CANDIDATES: usize = 8;
 /// What was assigned to a member counts half after this time.
 const LOAD_HALVES: Duration = Duration::from_millis(200);
-/// Who waits for somebody near asks again after this time, in milliseconds.
-const WAIT_MS: u16 = 60;
+/// A member sends to so many at a time. What few hold reaches all sooner if it goes to few at full rate, who then have it
+/// for others.
+const SLOTS: usize = 4;
+/// How long an asker keeps its slot after the last request that was assigned.
+const SLOT_KEPT: Duration = Duration::from_millis(300);
+/// Who waits for somebody near, or for a slot, asks again after this time, in milliseconds.
+const WAIT_MS: u16 = 40;
 /// A member is banned if so many others blame it, or the only other one.
 const ACCUSERS: usize = 2;
 /// Who blames more members than this is not believed.
@@ -35,6 +40,8 @@ struct Member {
     /// Objects assigned to it lately, as of `loaded_at`.
     load: f64,
     loaded_at: Instant,
+    /// Who gets objects from it, and since when nothing was assigned.
+    slots: Vec<(MemberId, Instant)>,
     /// Who got wrong bytes from it.
     accusers: Vec<MemberId>,
     accused: u32,
@@ -47,7 +54,15 @@ impl Member {
         self.load * (-halves).exp2()
     }
 
-    fn assign(&mut self, now: Instant, objects: u32) {
+    /// Whether one more may get objects from it, or `asker` does already.
+    fn has_room(&self, now: Instant, asker: MemberId) -> bool {
+        let busy = self.slots.iter().filter(|(_, at)| now.since(*at) < SLOT_KEPT);
+        busy.clone().count() < SLOTS || busy.into_iter().any(|(member, _)| *member == asker)
+    }
+
+    fn assign(&mut self, now: Instant, asker: MemberId, objects: u32) {
+        self.slots.retain(|(member, at)| *member != asker && now.since(*at) < SLOT_KEPT);
+        self.slots.push((asker, now));
         self.load = self.load(now) + f64::from(objects);
         self.loaded_at = now;
     }
@@ -68,6 +83,7 @@ pub(super) struct Swarm {
 /// The best holder found so far.
 struct Best {
     slot: usize,
+    has_room: bool,
     mask: u32,
     load: f64,
 }
@@ -117,6 +133,7 @@ impl Swarm {
                 heard_at: now,
                 load: 0.0,
                 loaded_at: now,
+                slots: Vec::new(),
                 accusers: Vec::new(),
                 accused: 0,
                 banned: false,
@@ -208,28 +225,34 @@ impl Swarm {
         let part = request.part;
         let place = self.slots.get(&member).map_or(0, |&slot| self.members[slot].place);
         let (near, far) = self.candidates(now, member, place, request);
-        if let Some(best) = near {
-            return (self.assign(now, &best, part.batch), true);
+        let wait = (Choice { part, chosen: Chosen::Wait { milliseconds: WAIT_MS } }, true);
+        match near {
+            Some(best) if best.has_room => return (self.assign(now, member, &best, part.batch), true),
+            Some(_) => return wait,
+            None => {}
         }
         let open = self.leases.open(now, place, member, part);
         if open == 0 {
-            return (Choice { part, chosen: Chosen::Wait { milliseconds: WAIT_MS } }, true);
+            return wait;
         }
         let mut part = Part { mask: open, ..part };
         let Some(mut best) = far.filter(|best| best.mask & open != 0) else {
             self.leases.take(now, place, member, part);
             return (Choice { part, chosen: Chosen::Nobody }, false);
         };
+        if !best.has_room {
+            return wait;
+        }
         best.mask &= open;
         part.mask = best.mask;
         self.leases.take(now, place, member, part);
-        (self.assign(now, &best, part.batch), false)
+        (self.assign(now, member, &best, part.batch), false)
     }
 
-    fn assign(&mut self, now: Instant, best: &Best, batch: u32) -> Choice {
+    fn assign(&mut self, now: Instant, asker: MemberId, best: &Best, batch: u32) -> Choice {
         let part = Part { batch, mask: best.mask };
         let member = &mut self.members[best.slot];
-        member.assign(now, part.count());
+        member.assign(now, asker, part.count());
         self.cursor = best.slot + 1;
         let chosen = Chosen::Member { member: member.id, contact: member.contact, port: member.port };
         Choice { part, chosen }
@@ -262,13 +285,18 @@ impl Swarm {
                 false => (&mut far, &mut fars),
             };
             *seen += 1;
-            let load = member.load(now);
+            let (load, has_room) = (member.load(now), member.has_room(now, asker));
             // Of equal ones the first in turn; who has more of what is asked for may have a little more to send.
             let score = |load: f64, mask: u32| load - f64::from(mask.count_ones());
-            if best.as_ref().is_none_or(|best| score(load, mask) + 0.5 < score(best.load, best.mask)) {
-                *best = Some(Best { slot, mask, load });
+            let is_better = |best: &Best| match (has_room, best.has_room) {
+                (true, true) | (false, false) => score(load, mask) + 0.5 < score(best.load, best.mask),
+                (has_room, _) => has_room,
+            };
+            if best.as_ref().is_none_or(is_better) {
+                *best = Some(Best { slot, has_room, mask, load });
             }
-            if nears >= CANDIDATES {
+            // Those without room are passed: others may have it.
+            if nears >= CANDIDATES && near.as_ref().is_some_and(|best| best.has_room) {
                 break;
             }
         }

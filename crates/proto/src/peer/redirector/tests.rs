@@ -84,6 +84,21 @@ fn a_place_gets_an_object_from_afar_once() {
 }
 
 #[test]
+fn a_member_sends_to_few_at_a_time_and_the_others_wait_for_them() {
+    let mut redirector = Redirector::new(RedirectorConfig::default());
+    tell(&mut redirector, 0, 1, 0, 0..320);
+    (2..=9).for_each(|member| tell(&mut redirector, 0, member, 0, 0..0));
+    let named = |redirector: &mut Redirector, ms, member| ask(redirector, ms, member, &request(0, 1)).1;
+    let first: Vec<_> = (2..=9).map(|member| named(&mut redirector, 1, member)).collect();
+    assert_eq!(first, [Some(1), Some(1), Some(1), Some(1), None, None, None, None]);
+    assert_eq!(named(&mut redirector, 2, 2), Some(1), "who has a slot keeps it");
+    tell(&mut redirector, 3, 2, 0, 0..1);
+    assert_eq!(named(&mut redirector, 3, 9), Some(2), "somebody else has it now");
+    assert_eq!(ask(&mut redirector, 3, 8, &request(1, 1)).1, None, "of what only the first has");
+    assert_eq!(ask(&mut redirector, 400, 8, &request(1, 1)).1, Some(1), "slots end");
+}
+
+#[test]
 fn the_silent_and_those_that_left_are_named_no_more() {
     let mut redirector = Redirector::new(RedirectorConfig::default());
     (1..=3).for_each(|member| tell(&mut redirector, 0, member, 0, 0..320));

@@ -45,6 +45,8 @@ pub struct SeekerConfig {
     pub rank: u32,
     /// Most objects under way.
     pub window_objects: u32,
+    /// Most objects of one request. Small requests spread what few hold over many, who then have it for others.
+    pub request_objects: u32,
     /// Most members that send at the same time: many at once overflow the port of the switch.
     pub fan_in: usize,
 }
@@ -99,6 +101,32 @@ pub struct SeekerCounters {
     pub doubled: u64,
 }
 
+impl SeekerCounters {
+    /// Adds what another seeker did.
+    pub fn add(&mut self, other: &Self) {
+        let Self {
+            requests,
+            repeated,
+            unanswered,
+            from_members,
+            from_server,
+            waits,
+            liars,
+            failures,
+            doubled,
+        } = *other;
+        self.requests += requests;
+        self.repeated += repeated;
+        self.unanswered += unanswered;
+        self.from_members += from_members;
+        self.from_server += from_server;
+        self.waits += waits;
+        self.liars += liars;
+        self.failures += failures;
+        self.doubled += doubled;
+    }
+}
+
 /// A request without an answer.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
@@ -124,11 +152,12 @@ pub struct Seeker {
     missing: Availability,
     /// Objects that were asked for, or are being sent.
     out: Availability,
-    cursor: u32,
+    /// Where the next request is looked for; `None` before the first.
+    cursor: Option<u32>,
     number: u32,
     asked: Vec<Asked>,
-    /// Batches that are not to be asked for before this time.
-    delayed: HashMap<u32, Instant>,
+    /// Objects that are not to be asked for before this time.
+    delayed: Vec<(Part, Instant)>,
     pulls: Pulls,
     /// Offers of members beyond `fan_in`.
     held: VecDeque<(MemberId, SocketAddr, Part)>,
@@ -144,16 +173,14 @@ impl Seeker {
     #[must_use]
     pub fn new(config: SeekerConfig) -> Self {
         let (missing, out) = (Availability::none(config.objects), Availability::none(config.objects));
-        // 0, 1/2, 1/4, 3/4, 1/8, …: wherever the number of members ends, they are spread.
-        let share = u64::from(config.rank.reverse_bits()) * u64::from(missing.batches()) >> 32;
         Self {
             config,
             missing,
             out,
-            cursor: u32::try_from(share).unwrap_or(0),
+            cursor: None,
             number: 0,
             asked: Vec::new(),
-            delayed: HashMap::new(),
+            delayed: Vec::new(),
             pulls: Pulls::default(),
             held: VecDeque::new(),
             peers: HashMap::new(),
@@ -233,7 +260,7 @@ impl Seeker {
             Offered::Wait { milliseconds } => {
                 self.counters.waits += 1;
                 self.give_back(part);
-                self.delayed.insert(batch, now + Duration::from_millis(milliseconds.into()));
+                self.delayed.push((part, now + Duration::from_millis(milliseconds.into())));
             }
             Offered::Member { member, address, port } => {
                 let address = SocketAddr::new(address.unwrap_or(from), port);
@@ -301,14 +328,14 @@ impl Seeker {
     pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         let asked = self.asked.iter().map(|asked| asked.due);
         let stalled = self.pulls.oldest_move().map(|moved| moved + STALLED_AFTER);
-        let delayed = self.delayed.values().copied();
+        let delayed = self.delayed.iter().map(|(_, until)| *until);
         let late = (self.missing.count() > 0 && !self.pulls.is_empty()).then(|| now + LATE_AFTER / 4);
         asked.chain(stalled).chain(delayed).chain(late).min()
     }
 
     /// Gives up members that stall, and requests that nobody answers.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.delayed.retain(|_, until| *until > now);
+        self.delayed.retain(|(_, until)| *until > now);
         for member in self.pulls.stalled(now, STALLED_AFTER) {
             self.counters.failures += 1;
             self.give_up(now, member);
@@ -347,18 +374,37 @@ impl Seeker {
         Request { part, avoided, blamed, direct: false }
     }
 
-    /// The next batch that lacks something that is not under way.
+    /// The next objects that are missing and not under way.
     fn next_part(&mut self, now: Instant) -> Option<Part> {
         let batches = self.missing.batches();
+        let cursor = self.cursor.unwrap_or_else(|| self.share());
         for step in 0..batches {
-            let batch = (self.cursor + step) % batches;
-            let mask = self.missing.mask(batch) & !self.out.mask(batch);
-            if mask != 0 && self.delayed.get(&batch).is_none_or(|until| *until <= now) {
-                self.cursor = batch;
-                return Some(Part { batch, mask });
+            let batch = (cursor + step) % batches;
+            let mask = self.missing.mask(batch) & !self.out.mask(batch) & !self.delayed(now, batch);
+            if mask != 0 {
+                self.cursor = Some(batch);
+                return Some(Part { batch, mask: lowest(mask, self.config.request_objects) });
             }
         }
         None
+    }
+
+    /// The objects of a batch that are not to be asked for yet.
+    fn delayed(&self, now: Instant, batch: u32) -> u32 {
+        let delayed = self.delayed.iter().filter(|(part, until)| part.batch == batch && *until > now);
+        delayed.fold(0, |mask, (part, _)| mask | part.mask)
+    }
+
+    /// The batch with which this member begins: at its share of what it misses, so that members begin at different
+    /// places. 0, 1/2, 1/4, 3/4, 1/8, …: wherever the number of members ends, the shares are spread.
+    fn share(&self) -> u32 {
+        let before = u64::from(self.config.rank.reverse_bits()) * u64::from(self.missing.count()) >> 32;
+        let mut seen = 0;
+        let passes = |batch: &u32| {
+            seen += u64::from(self.missing.mask(*batch).count_ones());
+            seen > before
+        };
+        (0..self.missing.batches()).find(passes).unwrap_or(0)
     }
 
     /// At the end: objects that are late, to be asked of somebody else.
@@ -436,4 +482,13 @@ impl Seeker {
         }
         self.peers.entry(member).or_insert(Peer { avoided_until: Instant::ZERO, failures: 0, lied: false })
     }
+}
+
+/// The `count` lowest bits that are set, at least one.
+fn lowest(mask: u32, count: u32) -> u32 {
+    let mut rest = mask;
+    for _ in 0..count.max(1) {
+        rest &= rest.wrapping_sub(1);
+    }
+    mask & !rest
 }

@@ -9,7 +9,8 @@ fn at(ms: u64) -> Instant {
 }
 
 fn seeker(objects: u32, rank: u32) -> Seeker {
-    let mut seeker = Seeker::new(SeekerConfig { objects, rank, window_objects: 160, fan_in: 4 });
+    let mut seeker =
+        Seeker::new(SeekerConfig { objects, rank, window_objects: 160, request_objects: 32, fan_in: 4 });
     (0..u64::from(objects)).for_each(|object| seeker.want(object));
     seeker
 }
@@ -43,6 +44,20 @@ fn each_begins_at_its_share_so_that_the_first_requests_of_all_are_one_copy() {
     let firsts: Vec<u32> =
         (0..8).map(|rank| requests(&mut seeker(32 * 64, rank), at(0))[0].1.batch).collect();
     assert_eq!(firsts, [0, 32, 16, 48, 8, 40, 24, 56]);
+}
+
+#[test]
+fn a_late_member_begins_at_its_share_of_what_it_misses_by_small_requests() {
+    let begin = |rank| {
+        let config =
+            SeekerConfig { objects: 32 * 64, rank, window_objects: 8, request_objects: 4, fan_in: 4 };
+        let mut seeker = Seeker::new(config);
+        (0..320).for_each(|object| seeker.want(object));
+        requests(&mut seeker, at(0))
+    };
+    let first: Vec<u32> = (0..4).map(|rank| begin(rank)[0].1.batch).collect();
+    assert_eq!(first, [0, 5, 2, 7]);
+    assert_eq!(begin(0).iter().map(|(_, part)| part.mask).collect::<Vec<_>>(), [0xf, 0xf0]);
 }
 
 #[test]
@@ -157,7 +172,9 @@ fn the_last_objects_are_asked_of_one_other_if_they_are_late() {
     let mut seeker = seeker(32, 0);
     let (number, part) = requests(&mut seeker, at(0))[0];
     seeker.handle_offer(at(1), number, SERVER, &Offer { part, offered: member(1) });
-    (0..30).for_each(|object| drop(seeker.arrived(at(10), Source::Member(MemberId(1)), object, true)));
+    for object in 0..30 {
+        seeker.arrived(at(10), Source::Member(MemberId(1)), object, true);
+    }
     assert!(requests(&mut seeker, at(100)).is_empty(), "it is fast");
     assert!(requests(&mut seeker, at(6900)).len() == 1 && requests(&mut seeker, at(6901)).is_empty());
     assert_eq!(seeker.counters().doubled, 2);
