@@ -12,6 +12,7 @@ pub(super) struct Pull {
     source: Source,
     /// Those that did not arrive yet.
     part: Part,
+    /// When it was asked for, or, until the first of them came, when the source last sent what was asked for earlier.
     began: Instant,
     /// When the source last sent anything, whatever it was for.
     moved: Instant,
@@ -69,7 +70,12 @@ impl Pulls {
 
     /// A source sent something.
     pub(super) fn moved(&mut self, now: Instant, source: Source) {
-        self.list.iter_mut().filter(|pull| pull.source == source).for_each(|pull| pull.moved = now);
+        for pull in self.list.iter_mut().filter(|pull| pull.source == source) {
+            pull.moved = now;
+            if pull.came == 0 {
+                pull.began = now;
+            }
+        }
     }
 
     /// An object has arrived.
