@@ -1,10 +1,11 @@
 //! The part of a member that asks: which objects to ask for next, where to get those that were offered, and what to do
 //! when a holder fails, stalls or lies. Source: `formats/peer.md`, section 5.
 //!
-//! A driver sends what [`Seeker::poll_request`] returns to the redirector, obeys [`Seeker::poll_action`], and tells what
-//! came of it. Every wait is bounded: in the end the server is asked.
+//! A driver sends what [`Seeker::poll_request`] returns to the redirector, obeys [`Seeker::poll_action`], and tells
+//! what came of it. Every wait is bounded: in the end the server is asked.
 
 mod known;
+mod patience;
 mod pulls;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use base::{Duration, Instant};
 use super::availability::{Availability, Part, batch_of};
 use super::wire::packet::{MemberId, Offer, Offered, Request};
 use known::Known;
+use patience::Patience;
 use pulls::{Pull, Pulls};
 
 /// Most requests without an answer.
@@ -34,11 +36,11 @@ const STALLED_AFTER: Duration = Duration::from_secs(2);
 const LATE_AFTER: Duration = Duration::from_millis(400);
 /// Most objects that are asked twice at a time.
 const DOUBLED_MAX: u32 = 32;
+/// Nobody waits longer at a time, whatever an offer says.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 /// If the redirector names a member that is avoided, it is asked again after this time: a request names only few of
 /// those that are avoided, and asked at once it would name the same one.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// After so many such offers in a row the server is asked for the objects.
-const REFUSED_MAX: u32 = 8;
 
 /// What a seeker knows before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,8 +164,7 @@ pub struct Seeker {
     actions: VecDeque<Action>,
     /// Requests in a row that were not answered.
     deaf: u32,
-    /// Offers in a row of members that are avoided.
-    refused: u32,
+    patience: Patience,
     counters: SeekerCounters,
 }
 
@@ -185,7 +186,7 @@ impl Seeker {
             known: Known::default(),
             actions: VecDeque::new(),
             deaf: 0,
-            refused: 0,
+            patience: Patience::default(),
             counters: SeekerCounters::default(),
         }
     }
@@ -231,6 +232,7 @@ impl Seeker {
             return None;
         }
         let part = self.next_part(now).or_else(|| self.late_part(now))?;
+        self.patience.begin(now);
         self.number = self.number.wrapping_add(1);
         self.counters.requests += 1;
         self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
@@ -255,20 +257,26 @@ impl Seeker {
         self.deaf = 0;
         let asked = self.asked.swap_remove(index);
         self.give_back(Part { batch, mask: asked.part.mask & !mask });
-        let part = Part { batch, mask };
+        // What has arrived meanwhile is not asked for.
+        let part = Part { batch, mask: mask & self.missing.mask(batch) };
+        if part.mask == 0 {
+            return;
+        }
         match offer.offered {
             Offered::Nobody => self.ask_server(now, part),
+            _ if self.patience.is_lost(now) => self.ask_server(now, part),
             Offered::Wait { milliseconds } => {
                 self.counters.waits += 1;
                 self.give_back(part);
-                self.delayed.push((part, now + Duration::from_millis(milliseconds.into())));
+                let wait = Duration::from_millis(milliseconds.into()).min(WAIT_MAX);
+                self.delayed.push((part, now + wait));
             }
             Offered::Member { member, address, port } => {
                 let address = SocketAddr::new(address.unwrap_or(from), port);
                 match self.known.is_avoided(now, member) {
                     true => self.refuse(now, part),
                     false => {
-                        self.refused = 0;
+                        self.patience.accepted();
                         self.pull(now, member, address, part);
                     }
                 }
@@ -283,6 +291,7 @@ impl Seeker {
         match (right, source) {
             (true, _) => {
                 if wanted {
+                    self.patience.came(now, source != Source::Server);
                     match source {
                         Source::Server => self.counters.from_server += 1,
                         Source::Member(_) => self.counters.from_members += 1,
@@ -431,8 +440,7 @@ impl Seeker {
 
     /// The member that was offered is avoided.
     fn refuse(&mut self, now: Instant, part: Part) {
-        self.refused += 1;
-        if self.refused > REFUSED_MAX {
+        if self.patience.refused() {
             return self.ask_server(now, part);
         }
         self.give_back(part);
@@ -440,6 +448,11 @@ impl Seeker {
     }
 
     fn ask_server(&mut self, now: Instant, part: Part) {
+        let mask = part.mask & self.missing.mask(part.batch) & !self.pulls.mask_of_server(part.batch);
+        if mask == 0 {
+            return;
+        }
+        let part = Part { mask, ..part };
         self.pulls.begin(Pull::new(now, Source::Server, part));
         self.actions.push_back(Action::Server(part));
     }
@@ -456,9 +469,12 @@ impl Seeker {
         }
     }
 
-    /// These are not under way any more, unless somebody else sends them, too.
+    /// These are not under way any more, unless somebody else sends them, or will be asked for them, too.
     fn give_back(&mut self, part: Part) {
-        let still = self.pulls.mask(part.batch);
+        let asked = self.asked.iter().map(|asked| asked.part);
+        let others = asked.chain(self.held.iter().map(|(_, _, part)| *part));
+        let others = others.filter(|other| other.batch == part.batch);
+        let still = others.fold(self.pulls.mask(part.batch), |mask, other| mask | other.mask);
         self.out.set_mask(part.batch, self.out.mask(part.batch) & !(part.mask & !still));
     }
 

@@ -68,6 +68,12 @@ impl Pulls {
         self.list.iter().filter(|pull| pull.part.batch == batch).fold(0, |mask, pull| mask | pull.part.mask)
     }
 
+    /// Those of a batch that the server is to send.
+    pub(super) fn mask_of_server(&self, batch: u32) -> u32 {
+        let pulls = self.list.iter().filter(|pull| pull.part.batch == batch && pull.source == Source::Server);
+        pulls.fold(0, |mask, pull| mask | pull.part.mask)
+    }
+
     /// A source sent something.
     pub(super) fn moved(&mut self, now: Instant, source: Source) {
         for pull in self.list.iter_mut().filter(|pull| pull.source == source) {
@@ -127,18 +133,34 @@ impl Pulls {
         members
     }
 
+    /// The objects of a pull that nobody else was asked for.
+    fn alone(&self, at: usize) -> Part {
+        let part = self.list[at].part;
+        let others = self
+            .list
+            .iter()
+            .enumerate()
+            .filter(|(other, pull)| *other != at && pull.part.batch == part.batch);
+        Part { mask: others.fold(part.mask, |mask, (_, pull)| mask & !pull.part.mask), ..part }
+    }
+
     /// Objects that a member will take longer for than `after`; at most `most` are asked twice at a time.
     pub(super) fn late(&mut self, now: Instant, after: Duration, most: u32) -> Option<(Part, MemberId)> {
         let doubled: u32 = self.list.iter().filter(|pull| pull.doubled).map(|pull| pull.part.count()).sum();
-        let pull = self.list.iter_mut().find(|pull| {
+        let is_late = |at: &usize| {
+            let pull = &self.list[*at];
             !pull.doubled
                 && pull.source != Source::Server
                 && pull.left(now) > after
                 && pull.part.count() + doubled <= most
-        })?;
+                && self.alone(*at).mask != 0
+        };
+        let at = (0..self.list.len()).find(is_late)?;
+        let part = self.alone(at);
+        let pull = &mut self.list[at];
         pull.doubled = true;
         match pull.source {
-            Source::Member(member) => Some((pull.part, member)),
+            Source::Member(member) => Some((part, member)),
             Source::Server => None,
         }
     }
