@@ -301,8 +301,11 @@ impl Fetch<'_> {
         let mut first_reason = None;
         for tries in 0.. {
             let Some(Setback { reason, again_after }) = self.by_multicast()? else {
-                // What the session was not asked for, because others have it.
-                self.intake.pull(&options.stop, None, true)?;
+                if self.intake.missing_bytes() > 0 {
+                    // What the session was not asked for, because others have it.
+                    self.farewell = Duration::ZERO;
+                    self.intake.pull(&options.stop, None, true)?;
+                }
                 break;
             };
             if options.transport == Transport::Multicast {

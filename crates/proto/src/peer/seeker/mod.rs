@@ -31,7 +31,7 @@ const AVOIDED_FOR_MAX: Duration = Duration::from_secs(30);
 /// At the end, objects that would take longer than this are asked of somebody else, too.
 const LATE_AFTER: Duration = Duration::from_millis(400);
 /// Most objects that are asked twice at a time.
-const DOUBLED_MAX: u32 = 32;
+const DOUBLED_MAX: u32 = 8;
 /// Most members that are remembered.
 const PEERS_MAX: usize = 4096;
 
@@ -134,6 +134,8 @@ struct Asked {
     part: Part,
     tries: u32,
     due: Instant,
+    /// A member is sending them already, but slowly.
+    doubles: bool,
 }
 
 /// What is known of a member.
@@ -229,11 +231,12 @@ impl Seeker {
         if self.asked.len() >= REQUESTS_MAX || room == 0 {
             return None;
         }
-        let part = self.next_part(now).or_else(|| self.late_part(now))?;
+        let next = self.next_part(now).map(|part| (part, false));
+        let (part, doubles) = next.or_else(|| self.late_part(now).map(|part| (part, true)))?;
         self.number = self.number.wrapping_add(1);
         self.counters.requests += 1;
         self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
-        self.asked.push(Asked { number: self.number, part, tries: 1, due: now + ANSWER_AFTER });
+        self.asked.push(Asked { number: self.number, part, tries: 1, due: now + ANSWER_AFTER, doubles });
         Some((self.number, self.request(now, part)))
     }
 
@@ -256,6 +259,8 @@ impl Seeker {
         self.give_back(Part { batch, mask: asked.part.mask & !mask });
         let part = Part { batch, mask };
         match offer.offered {
+            // Who is slow is better than nobody, or than the server.
+            Offered::Nobody | Offered::Wait { .. } if asked.doubles => {}
             Offered::Nobody => self.ask_server(now, part),
             Offered::Wait { milliseconds } => {
                 self.counters.waits += 1;
@@ -348,7 +353,9 @@ impl Seeker {
             let asked = self.asked.swap_remove(index);
             self.counters.unanswered += 1;
             self.deaf += 1;
-            self.ask_server(now, asked.part);
+            if !asked.doubles {
+                self.ask_server(now, asked.part);
+            }
         }
         self.admit_held(now);
     }
