@@ -32,6 +32,10 @@ const AVOIDED_FOR_MAX: Duration = Duration::from_secs(30);
 const LATE_AFTER: Duration = Duration::from_millis(400);
 /// Most objects that are asked twice at a time.
 const DOUBLED_MAX: u32 = 8;
+/// So much is under way as arrives in this time: more would only wait in the queues of those that send it.
+const UNDER_WAY: Duration = Duration::from_millis(150);
+/// The rate of arrivals is taken over about this time.
+const RATE_OVER: Duration = Duration::from_millis(300);
 /// Most members that are remembered.
 const PEERS_MAX: usize = 4096;
 
@@ -167,6 +171,9 @@ pub struct Seeker {
     actions: VecDeque<Action>,
     /// Requests in a row that were not answered.
     deaf: u32,
+    /// Objects per second that arrived lately, as of `rated_at`.
+    rate: f64,
+    rated_at: Instant,
     counters: SeekerCounters,
 }
 
@@ -188,6 +195,8 @@ impl Seeker {
             peers: HashMap::new(),
             actions: VecDeque::new(),
             deaf: 0,
+            rate: 0.0,
+            rated_at: Instant::ZERO,
             counters: SeekerCounters::default(),
         }
     }
@@ -227,7 +236,7 @@ impl Seeker {
         if let Some(number) = self.repeat(now) {
             return Some(number);
         }
-        let room = self.config.window_objects.saturating_sub(self.out.count());
+        let room = self.window(now).saturating_sub(self.out.count());
         if self.asked.len() >= REQUESTS_MAX || room == 0 {
             return None;
         }
@@ -280,6 +289,8 @@ impl Seeker {
     /// An object arrived from `source`; `right` if its digest is. True if it was still wanted.
     pub fn arrived(&mut self, now: Instant, source: Source, object: u64, right: bool) -> bool {
         self.pulls.moved(now, source);
+        self.rate = self.rate(now) + RATE_OVER.as_secs_f64().recip();
+        self.rated_at = now;
         let wanted = self.missing.has(object);
         match (right, source) {
             (true, _) => {
@@ -358,6 +369,19 @@ impl Seeker {
             }
         }
         self.admit_held(now);
+    }
+
+    /// Objects per second that arrived lately.
+    fn rate(&self, now: Instant) -> f64 {
+        self.rate * (-now.since(self.rated_at).as_secs_f64() / RATE_OVER.as_secs_f64()).exp()
+    }
+
+    /// Most objects under way now: at least two requests.
+    fn window(&self, now: Instant) -> u32 {
+        let least = self.config.request_objects.saturating_mul(2).min(self.config.window_objects);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
+        let window = (self.rate(now) * UNDER_WAY.as_secs_f64()) as u32;
+        window.clamp(least, self.config.window_objects)
     }
 
     fn repeat(&mut self, now: Instant) -> Option<(u32, Request)> {

@@ -10,7 +10,7 @@ fn at(ms: u64) -> Instant {
 
 fn seeker(objects: u32, rank: u32) -> Seeker {
     let mut seeker =
-        Seeker::new(SeekerConfig { objects, rank, window_objects: 160, request_objects: 32, fan_in: 4 });
+        Seeker::new(SeekerConfig { objects, rank, window_objects: 160, request_objects: 160, fan_in: 4 });
     (0..u64::from(objects)).for_each(|object| seeker.want(object));
     seeker
 }
@@ -178,4 +178,28 @@ fn the_last_objects_are_asked_of_one_other_if_they_are_late() {
     assert!(requests(&mut seeker, at(100)).is_empty(), "it is fast");
     assert!(requests(&mut seeker, at(6900)).len() == 1 && requests(&mut seeker, at(6901)).is_empty());
     assert_eq!(seeker.counters().doubled, 2);
+}
+
+#[test]
+fn as_much_is_under_way_as_arrives_in_a_moment() {
+    let config = SeekerConfig { objects: 3200, rank: 0, window_objects: 160, request_objects: 4, fan_in: 4 };
+    let mut seeker = Seeker::new(config);
+    (0..3200).for_each(|object| seeker.want(object));
+    let mut under_way = |from: u64, count: u64, spacing_us: u64| {
+        let mut last = 0;
+        for step in 0..count {
+            let now = at(from) + Duration::from_micros(step * spacing_us);
+            for (number, part) in requests(&mut seeker, now) {
+                seeker.handle_offer(now, number, SERVER, &Offer { part, offered: member(1) });
+            }
+            seeker.arrived(now, Source::Member(MemberId(1)), from + step, true);
+            last = seeker.out.count();
+        }
+        last
+    };
+    assert_eq!(under_way(0, 1, 0), 7);
+    let slow = under_way(1000, 100, 10_000);
+    assert!((12..=16).contains(&slow), "{slow} of 100 a second");
+    let fast = under_way(2000, 1000, 1000);
+    assert!((140..=160).contains(&fast), "{fast} of 1000 a second");
 }
