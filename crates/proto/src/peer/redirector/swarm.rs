@@ -25,6 +25,8 @@ const WAIT_MS: u16 = 25;
 const ACCUSERS: usize = 2;
 /// Who blames more members than this is not believed.
 const ACCUSED_MAX: u32 = 16;
+/// A member that was heard within this time is there.
+const PRESENT: Duration = Duration::from_secs(4);
 /// A swarm without members is kept for this many times the time after which members are forgotten.
 const DESERTED_FACTOR: u32 = 10;
 
@@ -261,7 +263,8 @@ impl Swarm {
         let mut part = Part { mask: open, ..part };
         let Some(mut best) = far.filter(|best| best.mask & open != 0) else {
             self.leases.take(now, place, member, part);
-            return (Choice { part, chosen: Chosen::Nobody }, false);
+            let others = self.others_lack(now, member, part);
+            return (Choice { part, chosen: Chosen::Nobody { others } }, false);
         };
         if !best.has_room {
             return wait;
@@ -270,6 +273,14 @@ impl Swarm {
         part.mask = best.mask;
         self.leases.take(now, place, member, part);
         (self.assign(now, asker, &best, part.batch), false)
+    }
+
+    /// Whether members beside `asker` that were heard lately lack some of these objects.
+    fn others_lack(&self, now: Instant, asker: MemberId, part: Part) -> bool {
+        let others = self.members.iter().filter(|member| member.id != asker);
+        others
+            .filter(|member| now.since(member.heard_at) < PRESENT)
+            .any(|member| part.mask & !member.held.mask(part.batch) != 0)
     }
 
     fn assign(&mut self, now: Instant, asker: (MemberId, u32), best: &Best, batch: u32) -> Choice {

@@ -33,7 +33,7 @@ fn ask(redirector: &mut Redirector, ms: u64, member: u64, request: &Request) -> 
     let choice = redirector.handle_request(at(ms), SWARM, MemberId(member), request).expect("a known swarm");
     let (named, waits) = match choice.chosen {
         Chosen::Member { member, .. } => (Some(member.0), false),
-        Chosen::Nobody => (None, false),
+        Chosen::Nobody { .. } => (None, false),
         Chosen::Wait { .. } => (None, true),
     };
     (choice.part.mask, named, waits)
@@ -69,6 +69,20 @@ fn what_nobody_has_goes_to_the_first_that_asks_and_the_others_wait() {
     assert_eq!(ask(&mut redirector, 5, 1, &request(5, 1)), (1, None, false));
     redirector.handle_leave(SWARM, MemberId(1), contact(1));
     assert_eq!(ask(&mut redirector, 5, 2, &request(5, 1)), (1, None, false));
+}
+
+#[test]
+fn who_asks_alone_is_told_so() {
+    let mut redirector = Redirector::new(RedirectorConfig::default());
+    let nobody = |redirector: &mut Redirector, ms, batch| {
+        redirector.handle_request(at(ms), SWARM, MemberId(1), &request(batch, 1)).unwrap().chosen
+    };
+    tell(&mut redirector, 0, 1, 0, 0..0);
+    assert_eq!(nobody(&mut redirector, 0, 0), Chosen::Nobody { others: false });
+    tell(&mut redirector, 0, 2, 0, 0..32);
+    assert_eq!(nobody(&mut redirector, 0, 1), Chosen::Nobody { others: true });
+    tell(&mut redirector, 4000, 1, 0, 0..0);
+    assert_eq!(nobody(&mut redirector, 5000, 2), Chosen::Nobody { others: false }, "silent for long");
 }
 
 #[test]

@@ -103,22 +103,15 @@ pub struct SeekerCounters {
     pub failures: u64,
     /// Objects that were asked of a second member at the end.
     pub doubled: u64,
+    /// Answers that said that others lack the same.
+    pub crowded: u64,
 }
 
 impl SeekerCounters {
     /// Adds what another seeker did.
     pub fn add(&mut self, other: &Self) {
-        let Self {
-            requests,
-            repeated,
-            unanswered,
-            from_members,
-            from_server,
-            waits,
-            liars,
-            failures,
-            doubled,
-        } = *other;
+        let Self { requests, repeated, unanswered, from_members, from_server, .. } = *other;
+        let Self { waits, liars, failures, doubled, crowded, .. } = *other;
         self.requests += requests;
         self.repeated += repeated;
         self.unanswered += unanswered;
@@ -128,6 +121,7 @@ impl SeekerCounters {
         self.liars += liars;
         self.failures += failures;
         self.doubled += doubled;
+        self.crowded += crowded;
     }
 }
 
@@ -269,8 +263,11 @@ impl Seeker {
         let part = Part { batch, mask };
         match offer.offered {
             // Who is slow is better than nobody, or than the server.
-            Offered::Nobody | Offered::Wait { .. } if asked.doubles => {}
-            Offered::Nobody => self.ask_server(now, part),
+            Offered::Nobody { .. } | Offered::Wait { .. } if asked.doubles => {}
+            Offered::Nobody { others } => {
+                self.counters.crowded += u64::from(others);
+                self.ask_server(now, part);
+            }
             Offered::Wait { milliseconds } => {
                 self.counters.waits += 1;
                 self.give_back(part);

@@ -69,7 +69,7 @@ fn what_is_offered_is_pulled_and_what_nobody_has_comes_from_the_server() {
     let (number, part) = asked[0];
     let half = Part { mask: 0xffff, ..part };
     seeker.handle_offer(at(1), number, SERVER, &offer(half, member(1)));
-    seeker.handle_offer(at(1), asked[1].0, SERVER, &offer(asked[1].1, Offered::Nobody));
+    seeker.handle_offer(at(1), asked[1].0, SERVER, &offer(asked[1].1, Offered::Nobody { others: false }));
     seeker.handle_offer(at(1), asked[2].0, SERVER, &offer(asked[2].1, Offered::Wait { milliseconds: 50 }));
     let expected = [(Source::Member(MemberId(1)), half), (Source::Server, asked[1].1)];
     assert_eq!(parts(&mut seeker), expected);
