@@ -77,6 +77,11 @@ impl Swarms {
         Ok(SwarmGrant { others: grant.others || just_now, ..grant })
     }
 
+    /// Whether somebody joined after the member of this rank.
+    pub(crate) fn has_others(&self, swarm: Name, rank: u32) -> bool {
+        self.names.lock().get(&swarm).is_some_and(|of| of.joined.wrapping_sub(rank) > 1)
+    }
+
     /// What the members of a version's swarm hold together.
     pub(crate) fn held(&self, manifest: &Digest) -> Vec<Range<u32>> {
         let redirector = self.redirector.as_ref().ok();

@@ -373,9 +373,9 @@ impl Seeker {
         self.rate * (-now.since(self.rated_at).as_secs_f64() / RATE_OVER.as_secs_f64()).exp()
     }
 
-    /// Most objects under way now: at least two requests.
+    /// Most objects under way now: at least three requests.
     fn window(&self, now: Instant) -> u32 {
-        let least = self.config.request_objects.saturating_mul(2).min(self.config.window_objects);
+        let least = self.config.request_objects.saturating_mul(3).min(self.config.window_objects);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
         let window = (self.rate(now) * UNDER_WAY.as_secs_f64()) as u32;
         window.clamp(least, self.config.window_objects)

@@ -197,7 +197,7 @@ fn as_much_is_under_way_as_arrives_in_a_moment() {
         }
         last
     };
-    assert_eq!(under_way(0, 1, 0), 7);
+    assert_eq!(under_way(0, 1, 0), 11);
     let slow = under_way(1000, 100, 10_000);
     assert!((12..=16).contains(&slow), "{slow} of 100 a second");
     let fast = under_way(2000, 1000, 1000);
