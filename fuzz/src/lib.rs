@@ -7,6 +7,7 @@ mod journal;
 mod mutate;
 mod nbd;
 mod packets;
+mod peers;
 mod records;
 mod words;
 
@@ -34,6 +35,9 @@ pub const TARGETS: &[Target] = &[
     packets::UPSTREAM,
     packets::SERVER,
     packets::RECEIVER,
+    peers::REDIRECTOR,
+    peers::SEEKER,
+    peers::RECORD,
     journal::JOURNAL,
     nbd::HANDSHAKE,
     nbd::REQUEST,
