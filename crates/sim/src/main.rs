@@ -23,9 +23,9 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
        diskcast-sim --until-broken [--mirror | --prune] [--first N] [--count N]
        diskcast-sim --cloud MACHINES demand|profile|multicast|here [--storage N] [--copies N] [--round-trip-us N]
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]
-       diskcast-sim --sweep | --skews | --mix [frisbee|multicast|swp2p|unicast ...] [--delay S ...] [--receivers N]
-                    [--racks N] [--batch CHUNKS] [--handling-us N] [--server-handling-us N] [--within-ms N]
-                    [--misses PER_MILLION] [--sessions N] [--seed N] [--json]";
+       diskcast-sim --sweep | --skews | --mix [frisbee|multicast|swp2p|unicast|server|switch|hybrid ...]
+                    [--delay S ...] [--receivers N] [--racks N] [--batch CHUNKS] [--handling-us N]
+                    [--server-handling-us N] [--within-ms N] [--misses PER_MILLION] [--sessions N] [--seed N] [--json]";
 
 struct Arguments {
     seed: u64,

@@ -9,40 +9,57 @@ fn point(kind: Kind, delay_s: u64) -> Outcome {
 }
 
 /// What must hold for any policy: everybody received each chunk once, and what was received was sent.
-fn conserves(kind: &str, outcome: &Outcome, is_multicast: bool) {
+fn conserves(kind: &str, outcome: &Outcome, sends: Sends) {
     let receivers = outcome.took.len() as u64;
     assert!(outcome.took.iter().all(Option::is_some), "{kind}: all end");
     let tally = &outcome.tally;
     assert_eq!(tally.fresh_chunks, receivers * u64::from(outcome.chunks), "{kind}: one image each");
-    if is_multicast {
-        assert_eq!(tally.peer_chunks, 0, "{kind}");
-        assert!(tally.server_chunks >= u64::from(outcome.chunks), "{kind}: everything is sent");
-        assert!(tally.arrived_chunks >= tally.fresh_chunks + tally.missed_chunks, "{kind}");
-    } else {
-        assert_eq!(
-            tally.server_chunks + tally.peer_chunks,
-            tally.arrived_chunks,
-            "{kind}: what is sent arrives"
-        );
-        assert_eq!(tally.arrived_chunks, tally.fresh_chunks, "{kind}: nothing arrives twice");
-        assert_eq!(tally.missed_chunks, 0, "{kind}: TCP loses nothing");
+    let sent = tally.server_chunks + tally.peer_chunks;
+    match sends {
+        Sends::Once => {
+            assert_eq!(sent, tally.arrived_chunks, "{kind}: what is sent arrives");
+            assert_eq!(tally.arrived_chunks, tally.fresh_chunks, "{kind}: nothing arrives twice");
+            assert_eq!(tally.missed_chunks, 0, "{kind}: TCP loses nothing");
+        }
+        Sends::ByUnicast => {
+            assert_eq!(sent, tally.arrived_chunks, "{kind}: what is sent arrives");
+            assert!(sent * 100 < tally.fresh_chunks * 101, "{kind}: little arrives twice");
+        }
+        Sends::ByMulticast => {
+            assert!(tally.server_chunks >= u64::from(outcome.chunks), "{kind}: everything is sent");
+            assert!(tally.arrived_chunks >= tally.fresh_chunks + tally.missed_chunks, "{kind}");
+        }
     }
 }
 
-fn is_multicast(kind: Kind) -> bool {
-    matches!(kind, Kind::Frisbee | Kind::Multicast)
+/// How a policy sends chunks.
+#[derive(Clone, Copy)]
+enum Sends {
+    /// By unicast, and nothing twice.
+    Once,
+    /// By unicast; what is late may come twice.
+    ByUnicast,
+    ByMulticast,
+}
+
+fn sends(kind: Kind) -> Sends {
+    match kind {
+        Kind::Frisbee | Kind::Multicast | Kind::Hybrid => Sends::ByMulticast,
+        Kind::Swp2p | Kind::Unicast => Sends::Once,
+        Kind::Server | Kind::Switch => Sends::ByUnicast,
+    }
 }
 
 #[test]
 fn everybody_receives_one_image_and_what_is_received_was_sent() {
     for kind in Kind::ALL {
         for delay in DELAYS_S {
-            conserves(kind.name(), &point(kind, delay), is_multicast(kind));
+            conserves(kind.name(), &point(kind, delay), sends(kind));
         }
         let racks = Sweep { racks: 5, ..Sweep::new(kind, Duration::ZERO) };
-        conserves(kind.name(), &racks.run(), is_multicast(kind));
+        conserves(kind.name(), &racks.run(), sends(kind));
         for skew in Skew::ALL {
-            conserves(kind.name(), &skew.run(kind, false, 1), is_multicast(kind));
+            conserves(kind.name(), &skew.run(kind, false, 1), sends(kind));
         }
     }
 }
@@ -127,6 +144,39 @@ fn multicast_alone_costs_what_was_sent_before_the_last_joined() {
     assert!(sixteen.network_seconds(1.0) < alone * 1.02);
 }
 
+/// The bars: diskcast sends hardly more than the better of SWP2P and multicast, whatever the starts, and is not
+/// slower. Receivers that leave close their connections, while SWP2P's model sends what is queued: that costs up to 3 %
+/// where they leave while they serve.
+#[test]
+fn the_hybrid_costs_as_little_as_the_better_of_peers_and_multicast() {
+    for delay in DELAYS_S {
+        let run =
+            |kind| Sweep { misses_per_million: 0, ..Sweep::new(kind, Duration::from_secs(delay)) }.run();
+        let [hybrid, peers, multicast] = [Kind::Hybrid, Kind::Swp2p, Kind::Multicast].map(run);
+        let share = hybrid.images() / peers.images().min(multicast.images());
+        assert!(share < if (9..12).contains(&delay) { 1.03 } else { 1.02 }, "delay {delay} s: {share}");
+        let seconds = peers.seconds(0.5).min(multicast.seconds(0.5));
+        assert!(hybrid.seconds(0.5) < seconds * 1.01, "delay {delay} s: {} s", hybrid.seconds(0.5));
+    }
+}
+
+/// The switch as redirector costs as much as the server, within 5 %. Its agent is no Python module as in seed 004:
+/// 20 µs for a message. With 200 µs, the 8800 requests a second of 30 receivers that start at once are more than it can take.
+#[test]
+fn it_does_not_matter_who_redirects() {
+    for delay in DELAYS_S {
+        let handling = Duration::from_micros(20);
+        let run = |kind| Sweep { handling, ..Sweep::new(kind, Duration::from_secs(delay)) }.run();
+        let [server, switch] = [Kind::Server, Kind::Switch].map(run);
+        for (what, one, other) in [
+            ("images", server.images(), switch.images()),
+            ("seconds", server.seconds(0.5), switch.seconds(0.5)),
+        ] {
+            assert!((other / one - 1.0).abs() < 0.05, "delay {delay} s: {one} and {other} {what}");
+        }
+    }
+}
+
 /// USENIX ATC 2003, table 3: late joiners cost chunks that are sent again, and finish faster than the early ones.
 #[test]
 fn skewed_starts_cost_frisbee_chunks_and_the_early_clients_time() {
@@ -193,7 +243,7 @@ impl Policy for Chain {
 fn a_policy_of_ones_own_runs_on_the_same_stage() {
     let setting = Setting::switch_assisted(10);
     let outcome = setting.run(Chain);
-    conserves("chain", &outcome, false);
+    conserves("chain", &outcome, Sends::Once);
     assert_eq!(outcome.tally.server_chunks, u64::from(setting.chunks));
     // Chunk by chunk, so that the last ends shortly after the first.
     assert!(outcome.network_seconds(1.0) < outcome.network_seconds(0.0) * 1.02);
@@ -208,7 +258,7 @@ fn requests_to_clients_that_have_left_are_repeated() {
     let mut setting = slow(2);
     setting.starts[1] = Instant::ZERO + Duration::from_secs_f64(alone - 0.5);
     let outcome = setting.run(Swp2p::new(&setting, 1));
-    conserves("swp2p", &outcome, false);
+    conserves("swp2p", &outcome, Sends::Once);
     assert!(outcome.tally.peer_chunks > 0);
     assert!(outcome.tally.requests > 2 * 730, "{} requests", outcome.tally.requests);
 }

@@ -1,6 +1,6 @@
 //! The policies by name.
 
-use super::{Frisbee, Multicast, Outcome, Setting, Swp2p};
+use super::{Frisbee, Multicast, Outcome, Redirected, Setting, Swp2p, Way};
 
 /// A policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,11 +13,28 @@ pub enum Kind {
     Swp2p,
     /// Unicast from the server.
     Unicast,
+    /// diskcast without multicast: the server redirects receivers to each other.
+    Server,
+    /// The same, but switches redirect.
+    Switch,
+    /// diskcast: multicast of what was not sent yet, the rest from other receivers.
+    Hybrid,
 }
+
+/// How many of diskcast's objects are as long as a chunk of 1 MiB, the unit of the others.
+const OBJECTS_PER_CHUNK: u32 = 4;
 
 impl Kind {
     /// All policies.
-    pub const ALL: [Self; 4] = [Self::Frisbee, Self::Multicast, Self::Swp2p, Self::Unicast];
+    pub const ALL: [Self; 7] = [
+        Self::Frisbee,
+        Self::Multicast,
+        Self::Swp2p,
+        Self::Unicast,
+        Self::Server,
+        Self::Switch,
+        Self::Hybrid,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -27,6 +44,9 @@ impl Kind {
             Self::Multicast => "multicast",
             Self::Swp2p => "swp2p",
             Self::Unicast => "unicast",
+            Self::Server => "server",
+            Self::Switch => "switch",
+            Self::Hybrid => "hybrid",
         }
     }
 
@@ -44,6 +64,15 @@ impl Kind {
             Self::Multicast => setting.run(Multicast::new(setting)),
             Self::Swp2p => setting.run(Swp2p::new(setting, batch_chunks)),
             Self::Unicast => setting.run(Swp2p::without_redirection(setting, batch_chunks)),
+            Self::Server => redirected(setting, Way::Server),
+            Self::Switch => redirected(setting, Way::Switch),
+            Self::Hybrid => redirected(setting, Way::Hybrid),
         }
     }
+}
+
+/// Runs diskcast's machines on an image that is cut into objects of diskcast's size.
+fn redirected(setting: &Setting, way: Way) -> Outcome {
+    let setting = setting.clone().cut(OBJECTS_PER_CHUNK);
+    setting.run(Redirected::new(&setting, way))
 }

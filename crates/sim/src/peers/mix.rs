@@ -126,8 +126,10 @@ impl Mix {
             clients += count as u64;
             concurrent += concurrency.iter().filter(|&&share| share >= 0.9).count() as u64;
             seconds += outcome.took.iter().flatten().map(|took| took.total.as_secs_f64()).sum::<f64>();
-            sent += outcome.tally.server_chunks * setting.chunk_bytes;
-            received += outcome.tally.fresh_chunks * setting.chunk_bytes;
+            // Policies may cut the image into chunks of another size.
+            let chunk_bytes = u64::from(setting.chunks) * setting.chunk_bytes / u64::from(outcome.chunks);
+            sent += outcome.tally.server_chunks * chunk_bytes;
+            received += outcome.tally.fresh_chunks * chunk_bytes;
             if efficiency >= 0.99 {
                 efficient += 1;
                 efficient_alone += u64::from(count == 1);

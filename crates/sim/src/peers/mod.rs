@@ -9,7 +9,9 @@
 //!          `-- Policy    told of starts, messages, chunks, timers and ends
 //!                |-- Frisbee    multicast on request, as published in 2003 and 2020
 //!                |-- Multicast  multicast of what somebody lacks, in order, as diskcast does
-//!                `-- Swp2p      unicast, redirected at the switch (seed 004); without redirection: plain unicast
+//!                |-- Swp2p      unicast, redirected at the switch (seed 004); without redirection: plain unicast
+//!                `-- Redirected the machines of `proto::peer`, redirected by the server or by switches, with or
+//!                               without the multicast
 //! ```
 //!
 //! A policy that is driven by machines without I/O holds one of them for each place. It passes on what it is told, then
@@ -27,6 +29,7 @@ mod mix;
 mod multicast;
 mod outcome;
 mod policy;
+mod redirected;
 mod setting;
 mod stage;
 mod sweep;
@@ -39,6 +42,7 @@ pub use mix::{Mix, MixOutcome};
 pub use multicast::Multicast;
 pub use outcome::{Outcome, Tally, Took};
 pub use policy::Policy;
+pub use redirected::{Redirected, Way};
 pub use setting::{Machine, Setting};
 pub use stage::Stage;
 pub use sweep::{DELAYS_S, Skew, Sweep};

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 
 use base::{Duration, Instant};
 
+use super::bits::Bits;
 use super::{Policy, Setting, Stage};
 use crate::fabric::Place;
 
@@ -27,12 +28,12 @@ const BLOCK_WIRE_BYTES: u64 = 1538;
 /// The state of the server.
 #[derive(Debug)]
 pub struct Multicast {
-    /// Number of receivers that lack each chunk.
+    /// Number of receivers that wait for each chunk.
     wanted: Vec<u32>,
     sent: Vec<Option<Instant>>,
     members: Vec<Place>,
-    /// Whether the server has counted what each receiver lacks.
-    joined: Vec<bool>,
+    /// What each receiver waits for.
+    waits: Vec<Bits>,
     /// Chunks that were reported lost.
     repairs: VecDeque<u32>,
     next: u32,
@@ -67,7 +68,7 @@ impl Multicast {
             wanted: vec![0; setting.chunks as usize],
             sent: vec![None; setting.chunks as usize],
             members: Vec::new(),
-            joined: vec![false; setting.receivers.len()],
+            waits: vec![Bits::new(setting.chunks); setting.receivers.len()],
             repairs: VecDeque::new(),
             next: 0,
             is_sending: false,
@@ -76,8 +77,59 @@ impl Multicast {
         }
     }
 
+    /// Whether a receiver that joins now should get the chunk from somebody else, who holds it if `is_held`: nobody
+    /// waits for it here, and it went out already or others hold it.
+    pub(super) fn is_elsewhere(&self, chunk: u32, is_held: bool) -> bool {
+        self.wanted[chunk as usize] == 0 && (self.sent[chunk as usize].is_some() || is_held)
+    }
+
+    /// A receiver joins, and waits for the chunks that it lacks and that are not `elsewhere`.
+    pub(super) fn join<M: Clone>(
+        &mut self,
+        stage: &mut Stage<M>,
+        from: Place,
+        elsewhere: impl Fn(&Self, u32) -> bool,
+    ) {
+        let number = stage.number(from).expect("a receiver");
+        for chunk in 0..stage.setting().chunks {
+            if !stage.holds(from, chunk) && !elsewhere(self, chunk) && self.waits[number].set(chunk) {
+                self.wanted[chunk as usize] += 1;
+            }
+        }
+        self.members.push(from);
+        self.begin(stage);
+    }
+
+    /// A receiver lost a chunk.
+    pub(super) fn lost<M: Clone>(&mut self, stage: &mut Stage<M>, chunk: u32) {
+        // Receivers that lost the same chunk at the same time are served by one repair.
+        if !self.repairs.contains(&chunk) {
+            self.repairs.push_back(chunk);
+        }
+        self.begin(stage);
+    }
+
+    /// A chunk has arrived at a receiver.
+    pub(super) fn settle(&mut self, number: usize, chunk: u32) {
+        if self.waits[number].has(chunk) {
+            self.waits[number].clear(chunk);
+            self.wanted[chunk as usize] -= 1;
+        }
+    }
+
+    /// A receiver waits for nothing more.
+    pub(super) fn leave(&mut self, at: Place) {
+        self.members.retain(|&member| member != at);
+    }
+
+    fn begin<M: Clone>(&mut self, stage: &mut Stage<M>) {
+        if !self.is_sending {
+            self.send_next(stage);
+        }
+    }
+
     /// Sends the next chunk that somebody lacks, or sets the time for the next look.
-    fn send_next(&mut self, stage: &mut Stage<Report>) {
+    pub(super) fn send_next<M: Clone>(&mut self, stage: &mut Stage<M>) {
         let server = stage.setting().server;
         let look = match self.next(stage) {
             Next::Send(chunk) => {
@@ -93,7 +145,7 @@ impl Multicast {
         }
     }
 
-    fn next(&mut self, stage: &Stage<Report>) -> Next {
+    fn next<M: Clone>(&mut self, stage: &Stage<M>) -> Next {
         let (now, chunks) = (stage.now(), stage.setting().chunks);
         while let Some(chunk) = self.repairs.pop_front() {
             if self.wanted[chunk as usize] > 0 {
@@ -119,7 +171,7 @@ impl Multicast {
     }
 
     /// Whether a receiver that lacks the chunk has no memory for it.
-    fn is_full(&self, stage: &Stage<Report>, chunk: u32) -> bool {
+    fn is_full<M: Clone>(&self, stage: &Stage<M>, chunk: u32) -> bool {
         self.bounded && self.members.iter().any(|&at| !stage.holds(at, chunk) && stage.room(at) == 0)
     }
 }
@@ -135,28 +187,15 @@ impl Policy for Multicast {
 
     fn told(&mut self, stage: &mut Stage<Report>, _: Place, from: Place, report: Report) {
         match report {
-            Report::Join => {
-                for (chunk, wanted) in (0..).zip(&mut self.wanted) {
-                    *wanted += u32::from(!stage.holds(from, chunk));
-                }
-                self.joined[stage.number(from).expect("a receiver")] = true;
-                self.members.push(from);
-            }
-            // Receivers that lost the same chunk at the same time are served by one repair.
-            Report::Lost(chunk) if self.repairs.contains(&chunk) => {}
-            Report::Lost(chunk) => self.repairs.push_back(chunk),
-        }
-        if !self.is_sending {
-            self.send_next(stage);
+            Report::Join => self.join(stage, from, |_, _| false),
+            Report::Lost(chunk) => self.lost(stage, chunk),
         }
     }
 
-    fn arrived(&mut self, stage: &mut Stage<Report>, at: Place, _: Place, chunk: u32, fresh: bool) {
-        if fresh && self.joined[stage.number(at).expect("a receiver")] {
-            self.wanted[chunk as usize] -= 1;
-        }
+    fn arrived(&mut self, stage: &mut Stage<Report>, at: Place, _: Place, chunk: u32, _: bool) {
+        self.settle(stage.number(at).expect("a receiver"), chunk);
         if stage.is_complete(at) {
-            self.members.retain(|&member| member != at);
+            self.leave(at);
         }
     }
 

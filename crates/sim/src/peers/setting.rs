@@ -148,6 +148,14 @@ impl Setting {
         self
     }
 
+    /// Cuts each chunk into `pieces`.
+    pub(super) fn cut(mut self, pieces: u32) -> Self {
+        self.chunks *= pieces;
+        self.chunk_bytes = self.chunk_bytes.div_ceil(pieces.into());
+        self.machine.memory_chunks = self.machine.memory_chunks.saturating_mul(pieces);
+        self
+    }
+
     /// Time that a chunk takes to be written.
     pub(super) fn chunk_writing(&self) -> Duration {
         self.machine.writing / self.chunks.max(1)

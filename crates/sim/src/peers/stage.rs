@@ -170,6 +170,11 @@ impl<M: Clone> Stage<M> {
         self.flows.join(GROUP, receiver);
     }
 
+    /// A receiver does not receive any more what is multicast.
+    pub(super) fn unlisten(&mut self, receiver: Place) {
+        self.flows.leave(GROUP, receiver);
+    }
+
     /// Sends a message.
     pub fn tell(&mut self, from: Place, to: Place, message: M) {
         self.tally.messages += 1;

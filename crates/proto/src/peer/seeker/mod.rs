@@ -4,30 +4,32 @@
 //! A driver sends what [`Seeker::poll_request`] returns to the redirector, obeys [`Seeker::poll_action`], and tells what
 //! came of it. Every wait is bounded: in the end the server is asked.
 
+mod known;
 mod pulls;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use base::{Duration, Instant};
 
 use super::availability::{Availability, Part, batch_of};
-use super::wire::packet::{AVOIDED_MAX, MemberId, Offer, Offered, Request};
+use super::wire::packet::{MemberId, Offer, Offered, Request};
+use known::Known;
 use pulls::{Pull, Pulls};
 
 /// Most requests without an answer.
 const REQUESTS_MAX: usize = 16;
+/// Most parts that wait until they may be asked for again. With more, all members together would ask for everything all
+/// the time while nobody has it.
+const WAITS_MAX: usize = 32;
 /// Time until a request is repeated; doubled each time.
 const ANSWER_AFTER: Duration = Duration::from_millis(100);
 /// The server is asked for the objects of a request that was sent so often without an answer.
 const TRIES_MAX: u32 = 4;
 /// A member that sends nothing for this time is given up.
 const STALLED_AFTER: Duration = Duration::from_secs(2);
-/// A member that failed is not asked for this time; doubled each time, up to `AVOIDED_FOR_MAX`.
-const AVOIDED_FOR: Duration = Duration::from_millis(500);
-const AVOIDED_FOR_MAX: Duration = Duration::from_secs(30);
 /// At the end, objects that would take longer than this are asked of somebody else, too.
 const LATE_AFTER: Duration = Duration::from_millis(400);
 /// Most objects that are asked twice at a time.
@@ -36,8 +38,11 @@ const DOUBLED_MAX: u32 = 8;
 const UNDER_WAY: Duration = Duration::from_millis(150);
 /// The rate of arrivals is taken over about this time.
 const RATE_OVER: Duration = Duration::from_millis(300);
-/// Most members that are remembered.
-const PEERS_MAX: usize = 4096;
+/// If the redirector names a member that is avoided, it is asked again after this time: a request names only few of
+/// those that are avoided, and asked at once it would name the same one.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// After so many such offers in a row the server is asked for the objects.
+const REFUSED_MAX: u32 = 8;
 
 /// What a seeker knows before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +83,7 @@ pub enum Action {
     },
     /// Ask the server for objects.
     Server(Part),
-    /// Close the connection to a member: it stalls or lies.
+    /// Close the connection to a member: it stalls or lies, or is asked for nothing now.
     Drop(MemberId),
 }
 
@@ -136,14 +141,6 @@ struct Asked {
     doubles: bool,
 }
 
-/// What is known of a member.
-#[derive(Debug, Clone, Copy)]
-struct Peer {
-    avoided_until: Instant,
-    failures: u32,
-    lied: bool,
-}
-
 /// The machine.
 #[derive(Debug)]
 pub struct Seeker {
@@ -161,10 +158,12 @@ pub struct Seeker {
     pulls: Pulls,
     /// Offers of members beyond `fan_in`.
     held: VecDeque<(MemberId, SocketAddr, Part)>,
-    peers: HashMap<MemberId, Peer>,
+    known: Known,
     actions: VecDeque<Action>,
     /// Requests in a row that were not answered.
     deaf: u32,
+    /// Offers in a row of members that are avoided.
+    refused: u32,
     /// Objects per second that arrived lately, as of `rated_at`.
     rate: f64,
     rated_at: Instant,
@@ -186,9 +185,10 @@ impl Seeker {
             delayed: Vec::new(),
             pulls: Pulls::default(),
             held: VecDeque::new(),
-            peers: HashMap::new(),
+            known: Known::default(),
             actions: VecDeque::new(),
             deaf: 0,
+            refused: 0,
             rate: 0.0,
             rated_at: Instant::ZERO,
             counters: SeekerCounters::default(),
@@ -231,7 +231,8 @@ impl Seeker {
             return Some(number);
         }
         let room = self.window(now).saturating_sub(self.out.count());
-        if self.asked.len() >= REQUESTS_MAX || room == 0 {
+        let waits = self.delayed.iter().filter(|(_, until)| *until > now).count();
+        if self.asked.len() >= REQUESTS_MAX || room == 0 || waits >= WAITS_MAX {
             return None;
         }
         let next = self.next_part(now).map(|part| (part, false));
@@ -275,9 +276,12 @@ impl Seeker {
             }
             Offered::Member { member, address, port } => {
                 let address = SocketAddr::new(address.unwrap_or(from), port);
-                match self.is_avoided(now, member) {
-                    true => self.give_back(part),
-                    false => self.pull(now, member, address, part),
+                match self.known.is_avoided(now, member) {
+                    true => self.refuse(now, part),
+                    false => {
+                        self.refused = 0;
+                        self.pull(now, member, address, part);
+                    }
                 }
             }
         }
@@ -301,7 +305,7 @@ impl Seeker {
             }
             (false, Source::Member(member)) => {
                 self.counters.liars += 1;
-                self.peer(member).lied = true;
+                self.known.lied(member);
                 self.give_up(now, member);
                 self.actions.push_back(Action::Drop(member));
             }
@@ -324,7 +328,7 @@ impl Seeker {
         let lost = self.pulls.lose(source, part);
         self.give_back(lost);
         if let Source::Member(member) = source {
-            self.avoid(now, member);
+            self.known.avoid(now, member);
         }
         self.admit_held(now);
     }
@@ -343,7 +347,7 @@ impl Seeker {
         let stalled = self.pulls.oldest_move().map(|moved| moved + STALLED_AFTER);
         let delayed = self.delayed.iter().map(|(_, until)| *until);
         let late = (self.missing.count() > 0 && !self.pulls.is_empty()).then(|| now + LATE_AFTER / 4);
-        asked.chain(stalled).chain(delayed).chain(late).min()
+        asked.chain(stalled).chain(delayed).chain(late).chain(self.known.idle_at()).min()
     }
 
     /// Gives up members that stall, and requests that nobody answers.
@@ -354,6 +358,9 @@ impl Seeker {
             self.give_up(now, member);
             self.actions.push_back(Action::Drop(member));
         }
+        let Self { known, pulls, actions, .. } = self;
+        let idle = known.idle(now, |member| pulls.has(Source::Member(member)));
+        actions.extend(idle.into_iter().map(Action::Drop));
         let tries_max = if self.deaf > 2 { 1 } else { TRIES_MAX };
         while let Some(index) =
             self.asked.iter().position(|asked| asked.due <= now && asked.tries >= tries_max)
@@ -391,14 +398,7 @@ impl Seeker {
     }
 
     fn request(&self, now: Instant, part: Part) -> Request {
-        let mut avoided = [MemberId(0); AVOIDED_MAX];
-        let liars = self.peers.iter().filter(|(_, peer)| peer.lied);
-        let others = self.peers.iter().filter(|(_, peer)| !peer.lied && peer.avoided_until > now);
-        let mut blamed = 0;
-        for (index, (&member, peer)) in liars.chain(others).take(AVOIDED_MAX).enumerate() {
-            avoided[index] = member;
-            blamed |= u8::from(peer.lied) << index;
-        }
+        let (avoided, blamed) = self.known.avoided(now);
         Request { part, avoided, blamed, direct: false }
     }
 
@@ -442,7 +442,7 @@ impl Seeker {
         }
         let (part, member) = self.pulls.late(now, LATE_AFTER, DOUBLED_MAX)?;
         self.counters.doubled += u64::from(part.count());
-        self.avoid_for(now, member, LATE_AFTER);
+        self.known.avoid_for(now, member, LATE_AFTER);
         Some(part)
     }
 
@@ -452,8 +452,19 @@ impl Seeker {
             self.held.push_back((member, address, part));
             return;
         }
+        self.known.connect(now, member);
         self.pulls.begin(Pull::new(now, source, part));
         self.actions.push_back(Action::Pull { member, address, part });
+    }
+
+    /// The member that was offered is avoided.
+    fn refuse(&mut self, now: Instant, part: Part) {
+        self.refused += 1;
+        if self.refused > REFUSED_MAX {
+            return self.ask_server(now, part);
+        }
+        self.give_back(part);
+        self.delayed.push((part, now + AGAIN_AFTER));
     }
 
     fn ask_server(&mut self, now: Instant, part: Part) {
@@ -465,7 +476,7 @@ impl Seeker {
         while self.pulls.members() < self.config.fan_in {
             let Some((member, address, part)) = self.held.pop_front() else { return };
             let part = Part { mask: part.mask & self.missing.mask(part.batch), ..part };
-            if self.is_avoided(now, member) || part.mask == 0 {
+            if self.known.is_avoided(now, member) || part.mask == 0 {
                 self.give_back(part);
             } else {
                 self.pull(now, member, address, part);
@@ -480,35 +491,11 @@ impl Seeker {
     }
 
     fn give_up(&mut self, now: Instant, member: MemberId) {
+        self.known.disconnect(member);
         for part in self.pulls.end(Source::Member(member)) {
             self.give_back(part);
         }
-        self.avoid(now, member);
-    }
-
-    fn avoid(&mut self, now: Instant, member: MemberId) {
-        let peer = self.peer(member);
-        let time = (AVOIDED_FOR * (1 << peer.failures.min(8))).min(AVOIDED_FOR_MAX);
-        (peer.failures, peer.avoided_until) = (peer.failures + 1, now + time);
-    }
-
-    fn avoid_for(&mut self, now: Instant, member: MemberId, time: Duration) {
-        let peer = self.peer(member);
-        peer.avoided_until = peer.avoided_until.max(now + time);
-    }
-
-    fn is_avoided(&self, now: Instant, member: MemberId) -> bool {
-        self.peers.get(&member).is_some_and(|peer| peer.lied || peer.avoided_until > now)
-    }
-
-    fn peer(&mut self, member: MemberId) -> &mut Peer {
-        if self.peers.len() >= PEERS_MAX {
-            self.peers.retain(|_, peer| peer.lied);
-        }
-        if self.peers.len() >= PEERS_MAX {
-            self.peers.clear();
-        }
-        self.peers.entry(member).or_insert(Peer { avoided_until: Instant::ZERO, failures: 0, lied: false })
+        self.known.avoid(now, member);
     }
 }
 

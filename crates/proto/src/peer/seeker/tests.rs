@@ -1,3 +1,5 @@
+//! Tests of the seeker.
+
 use std::net::Ipv4Addr;
 
 use super::*;
@@ -114,7 +116,16 @@ fn a_liar_is_dropped_blamed_and_never_asked_again() {
     assert_eq!((request.part, request.avoided[0], request.blamed), (part, MemberId(3), 1));
     seeker.handle_offer(at(60_000), number, SERVER, &Offer { part, offered: member(3) });
     assert!(actions(&mut seeker).is_empty());
-    assert_eq!(seeker.poll_request(at(60_000)).unwrap().1.part, part);
+    assert!(seeker.poll_request(at(60_000)).is_none(), "not at once: it would be named again");
+    let mut now = at(60_000);
+    while actions(&mut seeker).is_empty() {
+        now = seeker.poll_timeout(now).expect("a bounded wait");
+        seeker.handle_timeout(now);
+        if let Some((number, request)) = seeker.poll_request(now) {
+            seeker.handle_offer(now, number, SERVER, &Offer { part: request.part, offered: member(3) });
+        }
+        assert!(now < at(61_000), "in the end the server is asked");
+    }
 }
 
 #[test]
@@ -202,4 +213,52 @@ fn as_much_is_under_way_as_arrives_in_a_moment() {
     assert!((12..=16).contains(&slow), "{slow} of 100 a second");
     let fast = under_way(2000, 1000, 1000);
     assert!((140..=160).contains(&fast), "{fast} of 1000 a second");
+}
+
+#[test]
+fn what_waits_behind_other_objects_of_a_member_is_not_late() {
+    let config = SeekerConfig { objects: 96, rank: 0, window_objects: 160, request_objects: 4, fan_in: 4 };
+    let mut seeker = Seeker::new(config);
+    (0..96).for_each(|object| seeker.want(object));
+    // 10 ms each, one after the other, from the only one that has them.
+    for object in 0..96 {
+        let now = at(10 * (object + 1));
+        for (number, part) in requests(&mut seeker, now) {
+            seeker.handle_offer(now, number, SERVER, &Offer { part, offered: member(1) });
+        }
+        seeker.arrived(now, Source::Member(MemberId(1)), object, true);
+    }
+    assert_eq!((seeker.missing(), seeker.counters().doubled), (0, 0));
+}
+
+#[test]
+fn a_connection_that_is_not_used_is_closed_so_that_others_can_be_served() {
+    let mut seeker = seeker(64, 0);
+    let asked = requests(&mut seeker, at(0));
+    seeker.handle_offer(at(0), asked[0].0, SERVER, &Offer { part: asked[0].1, offered: member(1) });
+    seeker.handle_offer(at(0), asked[1].0, SERVER, &Offer { part: asked[1].1, offered: member(2) });
+    actions(&mut seeker);
+    for object in 0..32 {
+        seeker.arrived(at(10), Source::Member(MemberId(1)), object, true);
+    }
+    seeker.moved(at(300), Source::Member(MemberId(2)));
+    seeker.handle_timeout(at(300));
+    assert!(actions(&mut seeker).is_empty());
+    seeker.handle_timeout(at(801));
+    assert_eq!(actions(&mut seeker), [Action::Drop(MemberId(1))]);
+    assert_eq!(seeker.counters().failures, 0);
+}
+
+#[test]
+fn who_is_told_to_wait_does_not_ask_for_everything_meanwhile() {
+    let mut seeker = seeker(32 * 200, 0);
+    let mut sent = 0;
+    for now in (0..40).map(at) {
+        for (number, part) in requests(&mut seeker, now) {
+            sent += 1;
+            let wait = Offered::Wait { milliseconds: 40 };
+            seeker.handle_offer(now, number, SERVER, &Offer { part, offered: wait });
+        }
+    }
+    assert!(sent <= 48, "{sent} requests in the time of one wait");
 }
