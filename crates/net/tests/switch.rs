@@ -84,7 +84,11 @@ fn machines(star: &Star, is_v4: bool) -> (Vec<Machine>, Arrivals) {
 }
 
 fn agent(star: &Star, switch: u32, server: SocketAddr) -> SwitchAgent {
-    let options = AgentOptions { ports: Choice::Bridge("br0".into()), server, in_kernel: false };
+    start(star, switch, server, false)
+}
+
+fn start(star: &Star, switch: u32, server: SocketAddr, in_kernel: bool) -> SwitchAgent {
+    let options = AgentOptions { ports: Choice::Bridge("br0".into()), server, in_kernel };
     star.run_on_switch(switch, || SwitchAgent::start(options)).unwrap().join().unwrap().unwrap()
 }
 
@@ -268,5 +272,56 @@ fn each_switch_of_a_tree_answers_for_what_is_below_it() {
     for agent in &agents {
         let found = counted(agent);
         assert_eq!((found.lost, found.invalid, found.unsent), (0, 0, 0));
+    }
+}
+
+#[cfg(feature = "ebpf")]
+#[test]
+fn the_kernel_redirects_by_itself_what_the_agent_told_it() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    for (is_v4, is_offloaded) in [(true, true), (true, false), (false, true), (false, false)] {
+        let star = Star::build(&StarOptions { hosts: 4, ..StarOptions::default() }).unwrap();
+        for host in star.hosts().iter().filter(|_| !is_offloaded) {
+            // The senders compute checksums, and the receivers verify them.
+            let mut ethtool = host.command("ethtool");
+            assert!(
+                ethtool.args(["-K", "eth0", "tx", "off", "rx", "off"]).output().unwrap().status.success()
+            );
+        }
+        let (machines, arrivals) = machines(&star, is_v4);
+        let [_, one, two, asker] = &machines[..] else { panic!("four hosts") };
+        let agent = start(&star, 0, asker.server, true);
+        let mut seen = [false; 4];
+        let report_and_ask = |number| {
+            one.report(number, 0..40);
+            two.report(number, 0..40);
+            asker.ask(number, false);
+        };
+        until(&arrivals, report_and_ask, |host, arrival| {
+            seen[host as usize] |= matches!(arrival, Arrival::Request { hops: 1, .. });
+            seen[1] && seen[2]
+        });
+        while arrivals.recv_timeout(Duration::from_millis(50)).is_ok() {}
+        let mut counts = [0; 4];
+        for number in 10..30 {
+            asker.ask(number, false);
+            let (host, arrival) = next(&arrivals);
+            assert_eq!(arrival, Arrival::Request { number, hops: 1 });
+            counts[host as usize] += 1;
+        }
+        assert_eq!(counts, [0, 10, 10, 0], "in turn");
+        asker.ask(30, true);
+        assert_eq!(next(&arrivals), (0, Arrival::Request { number: 30, hops: 0 }), "direct");
+        one.ask(31, false);
+        assert_eq!(next(&arrivals), (2, Arrival::Request { number: 31, hops: 1 }), "not the asker itself");
+        two.say(32, &Packet::Leave);
+        until(&arrivals, |number| two.ask(number, false), |host, _| host == 1);
+        until(&arrivals, |number| one.ask(number, false), |host, _| host == 0);
+        drop(agent);
+        while arrivals.recv_timeout(Duration::from_millis(50)).is_ok() {}
+        asker.ask(40, false);
+        assert_eq!(next(&arrivals), (0, Arrival::Request { number: 40, hops: 0 }), "without the agent");
     }
 }

@@ -46,18 +46,18 @@ pub struct SwitchCounters {
 }
 
 /// A member as the switch hears it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) contact: Contact,
     pub(super) mac: Mac,
-    at: Instant,
+    pub(super) at: Instant,
 }
 
 /// Something that members told, for the tables of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
     /// A REPORT that counted.
-    Reported(SwarmId, MemberId, Report),
+    Reported(SwarmId, MemberId, Heard, Report),
     /// The member left, or was silent.
     Gone(SwarmId, MemberId),
 }
@@ -159,8 +159,9 @@ impl Agent {
             return;
         }
         self.counters.reports += 1;
-        self.members.insert(key, Heard { contact, mac, at: now });
-        self.note(Change::Reported(head.swarm, head.member, report));
+        let heard = Heard { contact, mac, at: now };
+        self.members.insert(key, heard);
+        self.note(Change::Reported(head.swarm, head.member, heard, report));
     }
 
     fn leave(&mut self, head: &Peek, contact: Contact) {

@@ -10,6 +10,10 @@ use base::{Error, ErrorKind, Instant, Result};
 use parking_lot::Mutex;
 
 use super::agent::{Agent, SwitchCounters};
+#[cfg(feature = "ebpf")]
+use super::fast::Fast;
+#[cfg(not(feature = "ebpf"))]
+use super::no_fast::Fast;
 use super::ports::{Bridge, Choice, Port};
 use super::rules::{ALIVE, Rules};
 use super::tap::Tap;
@@ -76,9 +80,11 @@ impl SwitchAgent {
     pub fn start(options: SwitchOptions) -> Result<Self> {
         let context = |error| Error::from_source(ErrorKind::Io, "open a packet socket at the switch", error);
         let bridge = Bridge::find(&options.ports)?;
-        let tap = Tap::open(options.server).map_err(context)?;
-        let fast = Fast::start(&options, &bridge)?;
-        let rules = Rules::install(&bridge.ports, options.server)?;
+        let tap = Tap::open(options.server, !options.in_kernel).map_err(context)?;
+        let (fast, rules) = match options.in_kernel {
+            true => (Some(Fast::start(options.server, &bridge)?), None),
+            false => (None, Some(Rules::install(&bridge.ports, options.server)?)),
+        };
         let status = SwitchStatus { ports: bridge.ports.clone(), holds: true, ..SwitchStatus::default() };
         let shared = Shared {
             over: AtomicBool::new(false),
@@ -91,7 +97,7 @@ impl SwitchAgent {
         let mut driver = Driver {
             shared: Arc::clone(&shared),
             renewed_at: clock.now(),
-            rules: Some(rules),
+            rules,
             agent,
             clock,
             options,
@@ -129,7 +135,7 @@ struct Driver {
     tap: Tap,
     rules: Option<Rules>,
     renewed_at: Instant,
-    fast: Fast,
+    fast: Option<Fast>,
     agent: Agent,
     ticks: u32,
 }
@@ -150,10 +156,10 @@ impl Driver {
             }
         }
         // First nothing more is held back, then what was held back goes on its way.
-        self.fast.stop();
         self.rules = None;
         while self.take(BURST) == BURST {}
         self.publish(false);
+        self.fast = None;
     }
 
     /// Takes at most `most` frames. Returns how many there were.
@@ -175,16 +181,20 @@ impl Driver {
                 self.agent.counters_mut().unsent += 1;
             }
         }
-        self.fast.apply(now, &mut self.agent);
+        self.tell_kernel();
         count
     }
 
     fn tick(&mut self, now: Instant) {
         self.ticks += 1;
         self.agent.sweep(now);
-        self.fast.apply(now, &mut self.agent);
+        self.tell_kernel();
         if self.ticks.is_multiple_of(PORTS_TICKS) {
             self.look_at_ports();
+        }
+        if let Some(fast) = &mut self.fast {
+            let holds = fast.renew();
+            return self.publish(holds);
         }
         let renewed = self.rules.as_mut().is_some_and(|rules| rules.is_alive() && rules.renew().is_ok());
         if renewed {
@@ -197,6 +207,12 @@ impl Driver {
             self.install();
         }
         self.publish(self.rules.is_some());
+    }
+
+    fn tell_kernel(&mut self) {
+        if let Some(fast) = &mut self.fast {
+            fast.apply(&mut self.agent);
+        }
     }
 
     /// Takes the rules away and tries to install them again.
@@ -213,15 +229,17 @@ impl Driver {
         let Ok(found) = Bridge::find(&self.options.ports) else { return };
         if found != self.bridge {
             self.bridge = found;
-            self.fast.look_at_ports(&self.bridge);
-            self.install();
+            match &mut self.fast {
+                Some(fast) => fast.look_at_ports(&self.bridge),
+                None => self.install(),
+            }
         }
     }
 
     fn publish(&mut self, holds: bool) {
         let lost = self.tap.take_lost();
         self.agent.counters_mut().lost += lost;
-        self.agent.counters_mut().redirected_in_kernel = self.fast.redirected();
+        self.agent.counters_mut().redirected_in_kernel = self.fast.as_ref().map_or(0, Fast::redirected);
         *self.shared.status.lock() = SwitchStatus {
             counters: self.agent.counters(),
             members: self.agent.members(),
@@ -230,31 +248,4 @@ impl Driver {
             holds,
         };
     }
-}
-
-/// No program in the kernel.
-struct Fast;
-
-impl Fast {
-    fn start(options: &SwitchOptions, _bridge: &Bridge) -> Result<Self> {
-        match options.in_kernel {
-            true => Err(Error::new(
-                ErrorKind::Unsupported,
-                "this build has no program for the kernel (feature `ebpf`)",
-            )),
-            false => Ok(Self),
-        }
-    }
-
-    fn apply(&self, _now: Instant, agent: &mut Agent) {
-        agent.take_changes();
-    }
-
-    fn look_at_ports(&self, _bridge: &Bridge) {}
-
-    fn redirected(&self) -> u64 {
-        0
-    }
-
-    fn stop(&self) {}
 }

@@ -57,8 +57,9 @@ enum Check {
     HasNone(u16, u32, u32),
 }
 
-/// The filter that takes REPORT, LEAVE and the REQUESTs that the agent answers for, on their way to `server`.
-pub(super) fn lifted(server: SocketAddr) -> Vec<Instruction> {
+/// The filter that takes REPORT, LEAVE and, if the agent `answers`, the REQUESTs for which it does, on their way to
+/// `server`.
+pub(super) fn lifted(server: SocketAddr, answers: bool) -> Vec<Instruction> {
     let mut checks = vec![Check::HasNone(code::LOAD_BYTE, IS_TAGGED, 0xff)];
     let (udp, length) = match server.ip() {
         IpAddr::V4(address) => {
@@ -99,7 +100,10 @@ pub(super) fn lifted(server: SocketAddr) -> Vec<Instruction> {
     let mut program: Vec<Instruction> = checks.iter().flat_map(assemble).collect();
     // REPORT or LEAVE of version 1.
     program.push(Instruction::new(code::LOAD_HALF, 0, 0, udp + 12));
-    let request: Vec<Instruction> = request.iter().flat_map(assemble).collect();
+    let request: Vec<Instruction> = match answers {
+        true => request.iter().flat_map(assemble).collect(),
+        false => vec![Instruction::new(code::RETURN, 0, 0, 0)],
+    };
     let take = u8::try_from(request.len()).expect("a short program");
     program.push(Instruction::new(code::IF_EQUAL, take + 1, 0, 0x0101));
     program.push(Instruction::new(code::IF_EQUAL, take, 0, 0x0102));
@@ -201,10 +205,13 @@ pub(super) mod tests {
         ] {
             let (from, to, other): (SocketAddr, SocketAddr, SocketAddr) =
                 (from.parse().unwrap(), to.parse().unwrap(), other.parse().unwrap());
-            let program = lifted(to);
+            let program = lifted(to, true);
             let takes = |to, payload: &[u8]| run(&program, &frame(Mac([7; 6]), from, to, payload));
             let leave = seal_packet(&Key([1; 16]), SwarmId(7), MemberId(8), 1, &Packet::Leave);
             assert!(takes(to, &request(false)) && takes(to, &leave));
+            let reports_only = lifted(to, false);
+            assert!(run(&reports_only, &frame(Mac([7; 6]), from, to, &leave)));
+            assert!(!run(&reports_only, &frame(Mac([7; 6]), from, to, &request(false))));
             assert!(!takes(to, &request(true)), "direct");
             assert!(!takes(other, &request(false)) && !takes(other, &leave));
             assert!(!takes(to, &request(false)[..79]) && !takes(to, b"DCPX"));

@@ -160,6 +160,39 @@ pub fn redirect(frame: &mut [u8], target: &Target) -> bool {
     true
 }
 
+/// A frame with `payload` and the addresses of `datagram`, for `destination`. `None` if these are of two families, or
+/// the payload is too long.
+#[must_use]
+pub fn write(datagram: &Datagram, destination: Mac, payload: &[u8]) -> Option<Vec<u8>> {
+    let length = u16::try_from(payload.len() + UDP_BYTES).ok()?;
+    let mut frame = [&destination.0[..], &datagram.source.0].concat();
+    match (datagram.from.ip(), datagram.to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let total = length.checked_add(20)?.to_be_bytes();
+            frame.extend(TYPE_IPV4);
+            frame.extend([0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, UDP, 0, 0]);
+            frame.extend([from.octets(), to.octets()].concat());
+            let checksum = !fold(sum(&frame[ETHERNET_BYTES..]));
+            frame[ETHERNET_BYTES + 10..][..2].copy_from_slice(&checksum.to_be_bytes());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            frame.extend(TYPE_IPV6);
+            frame.extend([0x60, 0, 0, 0]);
+            frame.extend(length.to_be_bytes());
+            frame.extend([UDP, 64]);
+            frame.extend([from.octets(), to.octets()].concat());
+        }
+        _ => return None,
+    }
+    for number in [datagram.from.port(), datagram.to.port(), length, 0] {
+        frame.extend(number.to_be_bytes());
+    }
+    frame.extend(payload);
+    let layout = Layout::of(&frame)?;
+    fill(&mut frame, &layout);
+    Some(frame)
+}
+
 /// Computes UDP's checksum.
 fn fill(frame: &mut [u8], layout: &Layout) {
     frame[layout.udp + 6..][..2].fill(0);
@@ -193,37 +226,9 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A frame from member 2 of `from` to `to`, with a right checksum.
+    /// A frame with a right checksum.
     pub(in crate::switch) fn frame(source: Mac, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(payload.len() + UDP_BYTES).unwrap();
-        let mut frame = [&[2; 6][..], &source.0].concat();
-        match (from.ip(), to.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => {
-                frame.extend(TYPE_IPV4);
-                let total = (length + 20).to_be_bytes();
-                frame.extend([0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, UDP, 0, 0]);
-                frame.extend(from.octets());
-                frame.extend(to.octets());
-                let checksum = !fold(sum(&frame[14..34]));
-                frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-            }
-            (IpAddr::V6(from), IpAddr::V6(to)) => {
-                frame.extend(TYPE_IPV6);
-                frame.extend([0x60, 0, 0, 0]);
-                frame.extend(length.to_be_bytes());
-                frame.extend([UDP, 64]);
-                frame.extend(from.octets());
-                frame.extend(to.octets());
-            }
-            _ => panic!("one family"),
-        }
-        for number in [from.port(), to.port(), length, 0] {
-            frame.extend(number.to_be_bytes());
-        }
-        frame.extend(payload);
-        let layout = Layout::of(&frame).unwrap();
-        fill(&mut frame, &layout);
-        frame
+        write(&Datagram { source, from, to, payload: 0..payload.len() }, Mac([2; 6]), payload).unwrap()
     }
 
     fn pairs() -> [(SocketAddr, SocketAddr, SocketAddr); 2] {

@@ -19,12 +19,18 @@
 
 mod agent;
 mod driver;
+#[cfg(feature = "ebpf")]
+mod fast;
 mod filter;
 pub mod frame;
+#[cfg(not(feature = "ebpf"))]
+mod no_fast;
 mod ports;
 mod rules;
 mod tap;
 
 pub use agent::SwitchCounters;
 pub use driver::{SwitchAgent, SwitchOptions, SwitchStatus};
+#[cfg(feature = "ebpf")]
+pub use fast::measure;
 pub use ports::{Choice, Port};

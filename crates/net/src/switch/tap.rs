@@ -23,11 +23,13 @@ const QUEUE_BYTES: usize = 6 << 20;
 pub(super) struct Tap(Socket);
 
 impl Tap {
-    /// Takes the control packets to `server` at all interfaces of this thread's network namespace.
-    pub(super) fn open(server: SocketAddr) -> io::Result<Self> {
+    /// Takes the control packets to `server` at all interfaces of this thread's network namespace; REQUESTs only
+    /// if the agent `answers` for them.
+    pub(super) fn open(server: SocketAddr, answers: bool) -> io::Result<Self> {
         // Without a protocol nothing arrives before the filter is there.
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
-        let program: Vec<SockFilter> = filter::lifted(server).into_iter().map(SockFilter::from).collect();
+        let program: Vec<SockFilter> =
+            filter::lifted(server, answers).into_iter().map(SockFilter::from).collect();
         socket.attach_filter(&program)?;
         socket.set_nonblocking(true)?;
         if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, QUEUE_BYTES).is_err() {
