@@ -3,6 +3,7 @@
 //! "Images" is the payload that the server sent, by multicast and unicast, over the encoded image.
 
 mod starts;
+mod switch;
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +17,15 @@ use crate::room::{Fetched, Room, collect, star};
 use crate::transfer::Load;
 use crate::{Group, Result};
 
-pub(crate) const GROUPS: &[&Group] = &[&starts::SKEW, &starts::TOGETHER, &starts::SEQUENCE, &starts::LATE];
+pub(crate) const GROUPS: &[&Group] = &[
+    &starts::SKEW,
+    &starts::TOGETHER,
+    &starts::SEQUENCE,
+    &starts::LATE,
+    &switch::USERSPACE,
+    #[cfg(feature = "ebpf")]
+    &switch::KERNEL,
+];
 
 /// Runs of each measurement, of which the median counts.
 const RUNS: usize = 3;

@@ -27,6 +27,9 @@ const ROWS: u32 = 16_384;
 const CONFIG_BYTES: usize = 40;
 const MEMBER_BYTES: usize = 40;
 
+/// What the program returns for a frame that it redirects (`linux/pkt_cls.h`).
+const TC_ACT_REDIRECT: u32 = 7;
+
 /// Which members hold each object of a batch.
 type Row = [u64; BATCH_OBJECTS as usize];
 
@@ -262,9 +265,9 @@ impl Swarm {
     }
 }
 
-/// How long the program takes for each of `frames`, in nanoseconds: for `runs` calls, the mean of `repeat` runs each. A
-/// frame that is redirected is changed, so it can run once only. The program knows a swarm of 48 members at the server
-/// `server`, which hold all of its 1024 objects.
+/// How long the program takes for each of `frames`, in nanoseconds: for `runs` calls, the mean of `repeat` runs each.
+/// A frame that is redirected is changed, so it can run once only. Beside each time: whether the frame was
+/// redirected. The program knows a swarm of 48 members at the server `server`, which hold all of its 1024 objects.
 ///
 /// # Errors
 /// `Unsupported` if the kernel does not take the program, or has no test runs.
@@ -273,7 +276,7 @@ pub fn measure(
     swarm: SwarmId,
     frame: &[u8],
     (runs, repeat): (usize, u32),
-) -> Result<Vec<Duration>> {
+) -> Result<Vec<(Duration, bool)>> {
     let mut fast = Fast::load(server, Mac([2; 6]))?;
     for id in 1..=48_u8 {
         let from = SocketAddr::new([10, 77, 1, id].into(), 7700);
@@ -288,7 +291,8 @@ pub fn measure(
     for _ in 0..runs {
         fast.renew();
         let options = TestRunOptions { data_in: Some(frame), repeat, ..TestRunOptions::default() };
-        times.push(program(&mut fast.ebpf)?.test_run(options).map_err(context)?.duration);
+        let ran = program(&mut fast.ebpf)?.test_run(options).map_err(context)?;
+        times.push((ran.duration, ran.return_value == TC_ACT_REDIRECT));
     }
     Ok(times)
 }

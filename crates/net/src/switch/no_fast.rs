@@ -18,7 +18,8 @@ impl Fast {
         Err(Error::new(ErrorKind::Unsupported, why))
     }
 
-    pub(super) fn apply(&mut self, _agent: &mut Agent) {
+    pub(super) fn apply(&mut self, agent: &mut Agent) {
+        agent.take_changes();
         match self.0 {}
     }
 
