@@ -75,11 +75,16 @@ impl Room {
 
     /// Starts the agent of a switch, and waits until it works.
     fn agent(&self, switch: u32) -> Running {
+        self.agent_with(switch, None)
+    }
+
+    fn agent_with(&self, switch: u32, option: Option<&str>) -> Running {
         let server = format!("{}:7717", self.star.host(0).ipv4());
         let mut command = self.star.switch_command(switch, env!("CARGO_BIN_EXE_diskcast"));
         command
             .args(["switch", "--bridge", "br0", "--server", &server, "--json"])
             .env("DISKCAST_CONFIG", "/dev/null");
+        command.args(option);
         command.arg("--metrics").arg(self.bench.path(&format!("switch-{switch}.prom")));
         let mut agent = Running::start(command);
         agent.kind("switching");
@@ -203,4 +208,22 @@ fn the_image_crosses_to_another_room_once_and_the_switches_do_the_rest() {
     assert!(number(&leaf, "redirected") > 0, "{leaf}");
     assert!(crossed < (MEBIBYTES as u64) << 18, "{crossed} bytes crossed the uplink for two more hosts");
     counted(root);
+}
+
+#[cfg(feature = "ebpf")]
+#[test]
+fn the_kernel_sends_a_late_host_s_requests_to_those_that_have_the_image() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let room = Room::open(4, Vec::new());
+    let agent = room.agent_with(0, Some("--ebpf"));
+    let _holders = room.holders(&[1, 2]);
+    let late = room.star.host(3);
+    let report = room.fetched(late, &mut room.fetch(late, ""));
+    let (peers, unicast) = (number(&report, "peer_bytes"), number(&report, "unicast_bytes"));
+    assert!(peers > 20 * unicast, "{report}");
+    let counted = counted(agent);
+    assert!(number(&counted, "redirected_in_kernel") > 0, "{counted}");
+    assert_eq!(number(&counted, "requests"), 0, "none of them came to the agent");
 }
