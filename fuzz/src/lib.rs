@@ -2,6 +2,7 @@
 //! answer with an error, but never panic, hang or take memory without bound. Runs in the tests for a bounded number of
 //! rounds; `cargo run --release -p diskcast-fuzz -- TARGET ROUNDS [SEED]` runs longer, and replays.
 
+mod frames;
 mod images;
 mod journal;
 mod mutate;
@@ -25,6 +26,7 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
+    frames::FRAME,
     images::CHUNK,
     images::NODE,
     images::MANIFEST,

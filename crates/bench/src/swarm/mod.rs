@@ -4,6 +4,7 @@
 
 mod compared;
 mod starts;
+mod switch;
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +25,9 @@ pub(crate) const GROUPS: &[&Group] = &[
     &starts::LATE,
     &compared::ONE_HOST,
     &compared::VS_BEST,
+    &switch::USERSPACE,
+    #[cfg(feature = "ebpf")]
+    &switch::KERNEL,
 ];
 
 /// Runs of each measurement, of which the median counts.
