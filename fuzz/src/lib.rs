@@ -2,11 +2,13 @@
 //! answer with an error, but never panic, hang or take memory without bound. Runs in the tests for a bounded number of
 //! rounds; `cargo run --release -p diskcast-fuzz -- TARGET ROUNDS [SEED]` runs longer, and replays.
 
+mod frames;
 mod images;
 mod journal;
 mod mutate;
 mod nbd;
 mod packets;
+mod peers;
 mod records;
 mod words;
 
@@ -24,6 +26,7 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
+    frames::FRAME,
     images::CHUNK,
     images::NODE,
     images::MANIFEST,
@@ -34,6 +37,9 @@ pub const TARGETS: &[Target] = &[
     packets::UPSTREAM,
     packets::SERVER,
     packets::RECEIVER,
+    peers::REDIRECTOR,
+    peers::SEEKER,
+    peers::RECORD,
     journal::JOURNAL,
     nbd::HANDSHAKE,
     nbd::REQUEST,

@@ -177,8 +177,21 @@ impl Room {
         command
     }
 
-    /// Adds the arguments of [`Self::fetch_command`] to a command that runs diskcast by itself or by a script.
+    /// The same, with machines that serve each other.
+    pub(crate) fn fetch_with_peers(&self, host: u32, name: &str, target: &str) -> Command {
+        let mut command = self.star.host(host).command(&self.binary.to_string_lossy());
+        self.arguments(&mut command, 0, name, target);
+        command
+    }
+
+    /// Adds the arguments of [`Self::fetch_command`] to a command that runs diskcast by itself or by a script. What
+    /// multicast does is measured without machines that serve each other.
     pub(crate) fn fetch_arguments(&self, command: &mut Command, server: u32, name: &str, target: &str) {
+        self.arguments(command, server, name, target);
+        command.arg("--no-peers");
+    }
+
+    fn arguments(&self, command: &mut Command, server: u32, name: &str, target: &str) {
         let url = format!("https://{}:{PORT}", self.star.host(server).ipv4());
         command.args(["--json", "--yes", "fetch", &url, name, target, "--token-file"]);
         command.arg(&self.servers[server as usize].token);
@@ -220,17 +233,6 @@ impl Room {
         for host in self.clients() {
             crew.wait_until(after(host));
             members.push(crew.start(&mut self.fetch_command(host, 0, name, &target(host)))?);
-        }
-        collect(&mut crew, &members)
-    }
-
-    /// The same into `null:`, without getting anything from each other.
-    pub(crate) fn fetch_alone(&self, name: &str, after: impl Fn(u32) -> Duration) -> Result<Vec<Fetched>> {
-        let mut crew = Crew::new();
-        let mut members = Vec::new();
-        for host in self.clients() {
-            crew.wait_until(after(host));
-            members.push(crew.start(self.fetch_command(host, 0, name, "null:").arg("--no-peers"))?);
         }
         collect(&mut crew, &members)
     }

@@ -108,6 +108,7 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         | Command::Doctor(_)
         | Command::Detach(_)
         | Command::Disks(_)
+        | Command::Switch(_)
         | Command::Token(_) => {}
         Command::Key(args) if args.is_of_repository() => return Err(refusal("key cut-over")),
         Command::Key(_) => {}

@@ -12,7 +12,7 @@ use crate::commands;
 /// The commands in the order of the help text, by what they are for.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Capture and install", &["capture", "install", "commit"]),
-    ("To many machines", &["serve", "fetch", "status", "doctor", "token"]),
+    ("To many machines", &["serve", "fetch", "switch", "status", "doctor", "token"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
     (
         "Images and versions",
@@ -95,6 +95,7 @@ pub(crate) enum Command {
     Install(commands::install::Args),
     Fetch(commands::fetch::Args),
     Serve(commands::serve::Args),
+    Switch(commands::switch::Args),
     Status(commands::status::Args),
     Doctor(commands::doctor::Args),
     Attach(commands::attach::Args),

@@ -60,7 +60,8 @@ impl Room {
     }
 
     fn fetches(&self, host: &Host, transport: &str) {
-        let words = format!("fetch {} web got.img --token-file join.token --json --yes", self.server.url);
+        let words =
+            format!("fetch {} web got.img --token-file join.token --json --yes --no-peers", self.server.url);
         let output = self.bench.command_in(host, &words).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{said} {}", String::from_utf8_lossy(&output.stderr));

@@ -56,7 +56,7 @@ fn pieces_seen(init: &str, serve: &str) -> (usize, usize) {
         }
         frames
     });
-    let words = format!("fetch {} web got.img --token-file join.token --json {init}", server.url);
+    let words = format!("fetch {} web got.img --token-file join.token --json --no-peers {init}", server.url);
     let fetched = bench.command_in(star.host(1), &words).output().unwrap();
     over.store(true, Ordering::Release);
     assert!(fetched.status.success(), "{}", String::from_utf8_lossy(&fetched.stdout));

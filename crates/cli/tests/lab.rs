@@ -20,7 +20,7 @@ struct Fetching {
 impl Fetching {
     fn start(bench: &Bench, host: &Host, url: &str, more: &str) -> Self {
         let target = format!("disk-{}.img", host.index());
-        let words = format!("fetch {url} web {target} --token-file join.token --json {more}");
+        let words = format!("fetch {url} web {target} --token-file join.token --json --no-peers {more}");
         let mut command = bench.command_in(host, &words);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();

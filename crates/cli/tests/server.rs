@@ -243,8 +243,9 @@ fn a_server_tells_what_became_of_each_machine() {
     bench.disk("disk.img", 64, 1);
     assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
     let server = bench.serve("--interface lo --rate 100M");
-    let fetch =
-        |name: &str| format!("fetch {} web {name}.img --token-file join.token --receiver {name}", server.url);
+    let fetch = |name: &str| {
+        format!("fetch {} web {name}.img --token-file join.token --no-peers --receiver {name}", server.url)
+    };
     assert!(bench.see(&fetch("pc1")).ends_with("exit: 0\n"));
     let begin = |name: &str| {
         let mut child =
@@ -305,7 +306,7 @@ fn on_loopback_no_multicast_is_claimed_unless_it_was_asked_for() {
     {
         let server = bench.serve(words);
         assert_eq!(server.said["multicast"], claimed, "{words}: {}", server.said);
-        let said = bench.json(&format!("fetch {} web null: --token-file join.token", server.url));
+        let said = bench.json(&format!("fetch {} web null: --token-file join.token --no-peers", server.url));
         let by_multicast = said.last().unwrap()["multicast_bytes"].as_u64() > Some(0);
         assert_eq!(by_multicast, claimed, "{words}: {said:?}");
         let said = bench.json(&format!("doctor {} --token-file join.token --for 1s", server.url));
@@ -321,7 +322,7 @@ fn what_is_only_verified_says_so_and_rates_are_those_of_the_network() {
     assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
     let server = bench.serve("--rate 60M --interface lo");
     let access = "--token-file join.token";
-    let fetched = bench.see(&format!("fetch {} web null: {access} --receiver null", server.url));
+    let fetched = bench.see(&format!("fetch {} web null: {access} --no-peers --receiver null", server.url));
     assert!(fetched.starts_with("out: fetched web@1: ") && fetched.ends_with("exit: 0\n"), "{fetched}");
     assert!(fetched.contains("MiB verified, nothing written\n"), "{fetched}");
     let unread = format!("fetch {} web fast.img {access} --no-verify --receiver fast", server.url);

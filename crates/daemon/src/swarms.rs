@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::time::Duration;
 
 use base::{Digest, Error, ErrorKind, Result, chain};
 use image::{Catalogue, SignedManifest};
@@ -10,8 +11,11 @@ use net::api::{Name, SwarmGrant, SwarmStatus};
 use net::peer::{RedirectorCounters, RedirectorServer, SwarmView};
 use parking_lot::Mutex;
 use store::Repository;
+use tokio::time::Instant;
 
 const CONTEXT: &str = "diskcast 2026 swarm v1";
+/// Who joined within this time may not have reported yet.
+const JUST_NOW: Duration = Duration::from_secs(1);
 /// Most swarms whose names and ranks are kept.
 const NAMES_MAX: usize = 1024;
 
@@ -27,6 +31,8 @@ struct Of {
     reference: String,
     objects: u32,
     joined: u32,
+    /// When the last one joined.
+    joined_at: Option<Instant>,
 }
 
 impl Swarms {
@@ -56,17 +62,24 @@ impl Swarms {
             let objects = u32::try_from(catalogue.objects().len());
             let objects = objects.map_err(|_| refused("the version has too many objects for a swarm"))?;
             let reference = format!("{}@{}", version.manifest.image, version.manifest.number);
-            if !self.name(redirector, swarm, Of { reference, objects, joined: 0 }) {
+            if !self.name(redirector, swarm, Of { reference, objects, joined: 0, joined_at: None }) {
                 return Err(refused("there are too many swarms"));
             }
         }
-        let (objects, rank) = {
+        let (objects, rank, just_now) = {
             let mut names = self.names.lock();
             let of = names.get_mut(&swarm).ok_or_else(|| refused("there are too many swarms"))?;
+            let before = of.joined_at.replace(Instant::now());
             of.joined = of.joined.wrapping_add(1);
-            (of.objects, of.joined - 1)
+            (of.objects, of.joined - 1, before.is_some_and(|before| before.elapsed() < JUST_NOW))
         };
-        redirector.admit(swarm, objects, rank, self.places.of(address))
+        let grant = redirector.admit(swarm, objects, rank, self.places.of(address))?;
+        Ok(SwarmGrant { others: grant.others || just_now, ..grant })
+    }
+
+    /// Whether somebody joined after the member of this rank.
+    pub(crate) fn has_others(&self, swarm: Name, rank: u32) -> bool {
+        self.names.lock().get(&swarm).is_some_and(|of| of.joined.wrapping_sub(rank) > 1)
     }
 
     /// What the members of a version's swarm hold together.

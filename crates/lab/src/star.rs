@@ -1,5 +1,7 @@
 //! Builds a star, changes it while it exists, and removes it.
 
+use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
@@ -113,6 +115,33 @@ impl Star {
     #[must_use]
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
+    }
+
+    /// A command that runs `program` on a switch, 0 for the root: its ports are those of the bridge `br0`. Dropping
+    /// the lab kills it.
+    ///
+    /// # Panics
+    /// If there is no such switch.
+    #[must_use]
+    pub fn switch_command(&self, switch: u32, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.tree.switches[switch as usize], program]);
+        command
+    }
+
+    /// Runs `work` on a new thread of this process, inside the network of a switch.
+    ///
+    /// # Errors
+    /// `Io` if the lab no longer exists.
+    ///
+    /// # Panics
+    /// If there is no such switch.
+    pub fn run_on_switch<T: Send + 'static>(
+        &self,
+        switch: u32,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>> {
+        run_in(&self.tree.switches[switch as usize], work)
     }
 
     /// Disconnects host `index`: sets its port on the switch down.

@@ -18,6 +18,7 @@ pub mod probe;
 pub mod profile;
 pub mod recent;
 mod send_queue;
+pub mod switch;
 pub mod tcp;
 #[cfg(test)]
 mod testbed;

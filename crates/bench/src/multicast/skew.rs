@@ -73,6 +73,6 @@ fn spread(context: &Context, repo: &Path, load: &Load, over: f64) -> Result<Tran
     let options = star(HOSTS, RATE, 0);
     let room = Room::open_with(context, &[repo], &options)?;
     let after = |host: u32| Duration::from_secs_f64(over) * (host - 1) / HOSTS;
-    let fetched = room.fetch_alone(&load.name, after)?;
+    let fetched = room.fetch(&load.name, |_| "null:".to_owned(), after)?;
     Transfer::of(room, fetched, &options)
 }

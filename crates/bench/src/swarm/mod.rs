@@ -2,7 +2,9 @@
 //!
 //! "Images" is the payload that the server sent, by multicast and unicast, over the encoded image.
 
+mod compared;
 mod starts;
+mod switch;
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +18,17 @@ use crate::room::{Fetched, Room, collect, star};
 use crate::transfer::Load;
 use crate::{Group, Result};
 
-pub(crate) const GROUPS: &[&Group] = &[&starts::SKEW, &starts::TOGETHER, &starts::SEQUENCE, &starts::LATE];
+pub(crate) const GROUPS: &[&Group] = &[
+    &starts::SKEW,
+    &starts::TOGETHER,
+    &starts::SEQUENCE,
+    &starts::LATE,
+    &compared::ONE_HOST,
+    &compared::VS_BEST,
+    &switch::USERSPACE,
+    #[cfg(feature = "ebpf")]
+    &switch::KERNEL,
+];
 
 /// Runs of each measurement, of which the median counts.
 const RUNS: usize = 3;
@@ -28,6 +40,7 @@ struct Done {
     fetched: Vec<Fetched>,
     /// Payload that the server sent by multicast.
     multicast_bytes: u64,
+    /// Bytes of the encoded image, which each host got.
     image_bytes: u64,
 }
 
@@ -73,7 +86,7 @@ fn fetch(
     let mut members: Vec<Member> = Vec::new();
     for host in room.clients() {
         crew.wait_until(after(host));
-        let mut command = room.fetch_command(host, 0, &load.name, "null:");
+        let mut command = room.fetch_with_peers(host, &load.name, "null:");
         if serve_for > 0 {
             command.args(["--serve-for", &format!("{serve_for}s")]);
         }
@@ -87,8 +100,14 @@ fn fetch(
 fn done(mut room: Room, fetched: Vec<Fetched>) -> Result<Done> {
     let sessions = room.ended_sessions(0)?;
     let multicast_bytes = sessions.iter().filter_map(|session| session["payload_bytes"].as_u64()).sum();
-    let image_bytes = sessions.iter().find_map(|session| session["image_bytes"].as_u64());
-    Ok(Done { fetched, multicast_bytes, image_bytes: image_bytes.ok_or("no session has ended")? })
+    let all = |host: &Fetched| -> u64 {
+        ["multicast_bytes", "peer_bytes", "unicast_bytes"]
+            .iter()
+            .filter_map(|way| host.report[way].as_u64())
+            .sum()
+    };
+    let image_bytes = fetched.iter().map(all).min().unwrap_or(0);
+    Ok(Done { fetched, multicast_bytes, image_bytes })
 }
 
 fn most(values: &[f64]) -> f64 {

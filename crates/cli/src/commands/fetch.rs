@@ -263,7 +263,7 @@ fn peer_record(done: &FetchReport) -> serde_json::Value {
     json!({
         "requests": counters.requests, "repeated": counters.repeated, "unanswered": counters.unanswered,
         "objects_from_peers": counters.from_members, "objects_from_server": counters.from_server,
-        "waits": counters.waits, "liars": counters.liars, "failures": counters.failures, "doubled": counters.doubled,
+        "waits": counters.waits, "liars": counters.liars, "failures": counters.failures, "doubled": counters.doubled, "crowded": counters.crowded,
     })
 }
 

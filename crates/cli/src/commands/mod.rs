@@ -25,6 +25,7 @@ pub(crate) mod repository;
 pub(crate) mod running;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod switch;
 pub(crate) mod tag;
 pub(crate) mod token;
 pub(crate) mod usage;

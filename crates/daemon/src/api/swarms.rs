@@ -1,6 +1,7 @@
 //! Requests on swarms: join one. A member leaves by a packet of peer.md.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -15,6 +16,9 @@ use super::body;
 use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::Peer;
+
+/// How long the answer to the first of a swarm waits for others.
+const GATHERING: Duration = Duration::from_millis(15);
 
 /// `POST swarms`: admits the client to those that serve each other a version.
 pub(super) async fn join(
@@ -31,12 +35,20 @@ pub(super) async fn join(
         let text = format!("this server speaks version {} of the peer protocol", net::peer::VERSION);
         return Err(Failure::new(ProblemKind::Refused, text));
     }
-    let grant = app.blocking(move |app| -> Result<_, Failure> {
+    let join = move |app: &App| -> Result<_, Failure> {
         let (version, _) = app.repository.signed_manifest(&reference)?;
         if version.digest().to_hex() != request.manifest {
             return Err(Failure::new(ProblemKind::Refused, format!("{reference} has another manifest here")));
         }
         Ok(app.swarms.join(&app.repository, &version, peer.ip())?)
-    });
-    Ok(Json(grant.await?))
+    };
+    let grant = app.blocking(join).await?;
+    if grant.others {
+        return Ok(Json(grant));
+    }
+    // Machines that are switched on together ask within some milliseconds of each other. The first of them should know
+    // of the others.
+    tokio::time::sleep(GATHERING).await;
+    let others = app.swarms.has_others(grant.swarm, grant.rank);
+    Ok(Json(SwarmGrant { others, ..grant }))
 }

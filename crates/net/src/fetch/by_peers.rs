@@ -19,6 +19,8 @@ pub(super) struct Peers<'a> {
     pub(super) at_once: usize,
     pub(super) object_bytes: u32,
     pub(super) stop: &'a Stop,
+    /// Whether to end when others are found to lack the same.
+    pub(super) alone: bool,
     pub(super) limit: Option<Duration>,
     pub(super) arrived: &'a Arrived,
 }
@@ -49,6 +51,7 @@ impl Peers<'_> {
             at_once: self.at_once,
             object_bytes: self.object_bytes,
             stop: self.stop,
+            alone: self.alone,
             limit: self.limit,
             arrived: &|bytes| self.arrived.add_peers(bytes),
         })

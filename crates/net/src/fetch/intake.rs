@@ -170,7 +170,15 @@ impl Intake {
     /// Fetches missing objects by unicast: all nodes, then chunks until `limit` has passed. `beside` says that a
     /// session runs meanwhile. True if nothing is missing then.
     pub(super) fn pull(&mut self, stop: &Stop, limit: Option<Duration>, beside: bool) -> Result<bool> {
-        let most = if beside { BESIDE_AT_ONCE } else { AT_ONCE };
+        self.pull_until(stop, limit, if beside { BESIDE_AT_ONCE } else { AT_ONCE }, false)
+    }
+
+    /// The same by unicast, as long as no other machine is found to lack the same.
+    pub(super) fn pull_alone(&mut self, stop: &Stop) -> Result<bool> {
+        self.pull_until(stop, None, AT_ONCE, true)
+    }
+
+    fn pull_until(&mut self, stop: &Stop, limit: Option<Duration>, most: usize, alone: bool) -> Result<bool> {
         self.pull_tree(stop, most)?;
         if let Stage::Beginning(_) = self.stage {
             self.begin_chunks()?;
@@ -180,7 +188,7 @@ impl Intake {
             Some(node) => {
                 let (server, at_once, arrived) = (self.source.as_ref(), most, self.arrived.as_ref());
                 let object_bytes = self.object_bytes_mean;
-                let peers = Peers { node, server, at_once, object_bytes, stop, limit, arrived };
+                let peers = Peers { node, server, at_once, object_bytes, stop, alone, limit, arrived };
                 let pulled = peers.chunks(catalogue, installer);
                 pulled.map(|pulled| self.peer_counters.add(&pulled.counters))
             }
@@ -203,7 +211,8 @@ impl Intake {
             if let Some(node) = &self.node {
                 let (server, at_once, arrived) = (self.source.as_ref(), most, self.arrived.as_ref());
                 let object_bytes = self.object_bytes_mean;
-                let peers = Peers { node, server, at_once, object_bytes, stop, limit: None, arrived };
+                let peers =
+                    Peers { node, server, at_once, object_bytes, stop, alone: false, limit: None, arrived };
                 peers.nodes(builder, &mut self.nodes).map_err(|error| error.within(context()))?;
             } else {
                 let needed: Vec<(u64, ObjectRef)> =

@@ -284,25 +284,17 @@ impl Fetch<'_> {
             self.intake.pull(&options.stop, None, false)?;
             return Ok(Some("asked for".to_owned()));
         }
-        if let Some(node) = self.join_swarm() {
-            self.intake.serve_with(Arc::clone(&node));
-            if node.grant().held.first().is_some_and(|&(first, _)| first == 0) {
-                self.intake.prepare(&options.stop)?;
-            }
-            // Everything is on other machines: a session would serve this one alone.
-            if is_all(&node.grant().held, node.grant().objects)
-                && self.intake.pull(&options.stop, None, true)?
-            {
-                self.node = Some(node);
-                return Ok(None);
-            }
-            self.node = Some(node);
+        if let Some(reason) = self.by_peers_first()? {
+            return Ok(reason);
         }
         let mut first_reason = None;
         for tries in 0.. {
             let Some(Setback { reason, again_after }) = self.by_multicast()? else {
-                // What the session was not asked for, because others have it.
-                self.intake.pull(&options.stop, None, true)?;
+                if self.intake.missing_bytes() > 0 {
+                    // What the session was not asked for, because others have it.
+                    self.farewell = Duration::ZERO;
+                    self.intake.pull(&options.stop, None, true)?;
+                }
                 break;
             };
             if options.transport == Transport::Multicast {
@@ -321,6 +313,26 @@ impl Fetch<'_> {
             (options.tell)("trying multicast again");
         }
         Ok(first_reason)
+    }
+
+    /// Joins the machines that serve each other, and gets everything without a session if a session would serve this
+    /// machine alone: others hold everything, or nobody else is there. Returns why unicast was needed, if everything has
+    /// arrived; `None` if a session is to be joined.
+    fn by_peers_first(&mut self) -> Result<Option<Option<String>>> {
+        let Some(node) = self.join_swarm() else { return Ok(None) };
+        let (stop, grant) = (&self.options.stop, node.grant());
+        self.intake.serve_with(Arc::clone(&node));
+        if grant.held.first().is_some_and(|&(first, _)| first == 0) {
+            self.intake.prepare(stop)?;
+        }
+        let alone = "no other machine fetches it".to_owned();
+        let done = match grant.others {
+            true if is_all(&grant.held, grant.objects) => self.intake.pull(stop, None, true)?.then_some(None),
+            true => None,
+            false => self.intake.pull_alone(stop)?.then_some(Some(alone)),
+        };
+        self.node = Some(node);
+        Ok(done)
     }
 
     /// Takes part in sessions until everything has arrived (`None`) or multicast does not work.

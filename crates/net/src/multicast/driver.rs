@@ -23,6 +23,8 @@ use crate::udp::{self, Arrivals, GroupSender, Sent};
 
 use super::session::{Command, RATE_MAX, Shared, milliseconds};
 
+/// If others have less than this part of the objects, a new receiver gets all from the session.
+const ELSEWHERE_LEAST: u64 = 32;
 /// Longest wait of the thread, so that it notices changes that do not wake it.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 /// Longest wait for room in the socket.
@@ -174,6 +176,10 @@ impl Driver {
             if is_elsewhere && !self.machine.is_pending(object) {
                 runs.insert(stored);
             }
+        }
+        // Machines that start together: what the first of them got meanwhile is not worth asking around.
+        if runs.sum() < self.shared.packing.stored_objects() / ELSEWHERE_LEAST {
+            return Vec::new();
         }
         runs.iter().map(|run| (run.start, run.end - run.start)).collect()
     }

@@ -20,7 +20,7 @@ const MESSAGE_BYTES_MAX: usize = 65535;
 const TAG_BYTES: usize = 16;
 const PLAIN_BYTES_MAX: usize = MESSAGE_BYTES_MAX - TAG_BYTES;
 /// Receive buffer of an asker. Small, so that senders that start together do not overflow the port of the switch.
-const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
+const RECEIVE_BUFFER_BYTES: usize = 128 << 10;
 /// Longest time for a connection and its handshake.
 pub(super) const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(2);
 /// Time after which a silent connection fails. The seeker gives up its member earlier.

@@ -282,7 +282,7 @@ impl Shared {
                 let has = Part { mask: part.mask & self.spool.mask(part.batch), ..part };
                 let member = MemberId(self.grant.member.0);
                 let offer = match has.mask {
-                    0 => Offer { part, offered: Offered::Nobody },
+                    0 => Offer { part, offered: Offered::Nobody { others: false } },
                     _ => Offer {
                         part: has,
                         offered: Offered::Member { member, address: None, port: self.port },

@@ -57,6 +57,8 @@ pub struct Want<'a> {
     pub object_bytes: u32,
     /// Ends the pull.
     pub stop: &'a Stop,
+    /// Ends the pull when others are found to lack the same: multicast serves them together.
+    pub alone: bool,
     /// Ends the pull after this time.
     pub limit: Option<Duration>,
     /// Counts bytes of objects as they arrive from members.
@@ -178,7 +180,8 @@ impl<'scope, 'env> Puller<'scope, 'env> {
             if self.want.stop.is_stopped() {
                 return Err(Error::new(ErrorKind::Stopped, "get objects from other machines"));
             }
-            if self.want.limit.is_some_and(|limit| clock.elapsed() >= limit) {
+            let found_others = self.want.alone && seeker.counters().crowded + seeker.counters().waits > 0;
+            if found_others || self.want.limit.is_some_and(|limit| clock.elapsed() >= limit) {
                 return Ok(());
             }
             let now = clock.now();

@@ -104,6 +104,7 @@ impl RedirectorServer {
             report_ms: REPORT_MS + u64::from(members) * REPORT_US_PER_MEMBER / 1000,
             held: held.into_iter().map(|run| (run.start, run.end - run.start)).collect(),
             place,
+            others: members > 0,
         })
     }
 

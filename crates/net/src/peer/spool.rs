@@ -80,8 +80,8 @@ impl Spool {
         }
         let place = if state.memory_bytes + len <= self.limits.memory_bytes {
             state.memory_bytes += len;
-            // A part of a larger buffer would keep all of that.
-            Place::Memory(Bytes::copy_from_slice(bytes))
+            // A part of a bundle's buffer keeps all of that; the other parts are kept, too.
+            Place::Memory(bytes.clone())
         } else {
             match state.put_into_file(bytes, &self.limits) {
                 Some(place) => place,

@@ -85,6 +85,7 @@ impl Machine {
             at_once: 4,
             object_bytes: 50_000,
             stop: &stop,
+            alone: false,
             limit: Some(Duration::from_secs(60)),
             arrived: &|_| {},
         })
@@ -256,6 +257,7 @@ fn an_error_of_the_target_ends_the_pull() {
         at_once: 2,
         object_bytes: 50_000,
         stop: &stop,
+        alone: false,
         limit: None,
         arrived: &|_| {},
     };

@@ -10,7 +10,7 @@ use crate::checkers::Violation;
 /// A receiver gets an object at least so often, since the server has all.
 const PROGRESS: Duration = Duration::from_secs(16);
 /// A receiver asks at most so often in a second, besides some requests at the start and for each object.
-const REQUESTS_A_SECOND: u64 = 1000;
+const REQUESTS_A_SECOND: u64 = 1500;
 
 #[derive(Debug, Clone, Default)]
 struct Seen {

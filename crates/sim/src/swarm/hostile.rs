@@ -52,7 +52,7 @@ pub(super) fn packets(
             let ip: IpAddr = address(chance.below(members + 4) as usize).ip();
             let offered = match chance.below(4) {
                 0 => Offered::Wait { milliseconds: 60_000 },
-                1 => Offered::Nobody,
+                1 => Offered::Nobody { others: true },
                 _ => Offered::Member { member, address: Some(ip), port: 7700 },
             };
             let offer = Packet::Offer(Offer { part: part(chance), offered });

@@ -309,7 +309,7 @@ impl World {
                 let mask = part.mask & member.held.mask(part.batch);
                 let own = Offered::Member { member: name(who), address: None, port: address(who).port() };
                 let offer = match mask {
-                    0 => Offer { part, offered: Offered::Nobody },
+                    0 => Offer { part, offered: Offered::Nobody { others: false } },
                     _ => Offer { part: Part { mask, ..part }, offered: own },
                 };
                 let answer = sealed(name(who), head.number, &Packet::Offer(offer));

@@ -62,7 +62,10 @@ pub struct Contact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chosen {
     /// Nobody else has it.
-    Nobody,
+    Nobody {
+        /// Whether others lack it, too.
+        others: bool,
+    },
     /// Somebody near is about to have it.
     Wait {
         /// When to ask again, in milliseconds.
@@ -93,7 +96,7 @@ impl Choice {
     #[must_use]
     pub fn offer(&self) -> Offer {
         let offered = match self.chosen {
-            Chosen::Nobody => Offered::Nobody,
+            Chosen::Nobody { others } => Offered::Nobody { others },
             Chosen::Wait { milliseconds } => Offered::Wait { milliseconds },
             Chosen::Member { member, contact, port } => {
                 Offered::Member { member, address: Some(contact.from.ip()), port }
@@ -253,7 +256,7 @@ impl Redirector {
         let (choice, is_near) = swarm.choose(now, member, request);
         let objects = u64::from(choice.part.count());
         match choice.chosen {
-            Chosen::Nobody => self.counters.nobody += objects,
+            Chosen::Nobody { .. } => self.counters.nobody += objects,
             Chosen::Wait { .. } => self.counters.waits += objects,
             Chosen::Member { .. } if is_near => self.counters.near += objects,
             Chosen::Member { .. } => self.counters.far += objects,

@@ -15,16 +15,18 @@ const CANDIDATES: usize = 8;
 /// What was assigned to a member counts half after this time.
 const LOAD_HALVES: Duration = Duration::from_millis(200);
 /// A member sends to so many at a time. What few hold reaches all sooner if it goes to few at full rate, who then have it
-/// for others.
-const SLOTS: usize = 4;
+/// for others. Who lacks least goes first: it is done soonest, and the others find more elsewhere.
+const SLOTS: usize = 2;
 /// How long an asker keeps its slot after the last request that was assigned.
-const SLOT_KEPT: Duration = Duration::from_millis(300);
+const SLOT_KEPT: Duration = Duration::from_millis(150);
 /// Who waits for somebody near, or for a slot, asks again after this time, in milliseconds.
-const WAIT_MS: u16 = 40;
+const WAIT_MS: u16 = 25;
 /// A member is banned if so many others blame it, or the only other one.
 const ACCUSERS: usize = 2;
 /// Who blames more members than this is not believed.
 const ACCUSED_MAX: u32 = 16;
+/// A member that was heard within this time is there.
+const PRESENT: Duration = Duration::from_secs(4);
 /// A swarm without members is kept for this many times the time after which members are forgotten.
 const DESERTED_FACTOR: u32 = 10;
 
@@ -40,12 +42,22 @@ struct Member {
     /// Objects assigned to it lately, as of `loaded_at`.
     load: f64,
     loaded_at: Instant,
-    /// Who gets objects from it, and since when nothing was assigned.
-    slots: Vec<(MemberId, Instant)>,
+    /// Who gets objects from it.
+    slots: Vec<Slot>,
     /// Who got wrong bytes from it.
     accusers: Vec<MemberId>,
     accused: u32,
     banned: bool,
+}
+
+/// A member that gets objects from another.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    asker: MemberId,
+    /// How many objects it lacked when something was last assigned.
+    lacks: u32,
+    /// When that was.
+    at: Instant,
 }
 
 impl Member {
@@ -54,15 +66,26 @@ impl Member {
         self.load * (-halves).exp2()
     }
 
-    /// Whether one more may get objects from it, or `asker` does already.
-    fn has_room(&self, now: Instant, asker: MemberId) -> bool {
-        let busy = self.slots.iter().filter(|(_, at)| now.since(*at) < SLOT_KEPT);
-        busy.clone().count() < SLOTS || busy.into_iter().any(|(member, _)| *member == asker)
+    /// How many objects it lacks, as far as it told.
+    fn lacks(&self) -> u32 {
+        self.held.objects() - self.held.count()
     }
 
-    fn assign(&mut self, now: Instant, asker: MemberId, objects: u32) {
-        self.slots.retain(|(member, at)| *member != asker && now.since(*at) < SLOT_KEPT);
-        self.slots.push((asker, now));
+    /// Whether `asker`, who lacks so many objects, may get some from it.
+    fn has_room(&self, now: Instant, asker: MemberId, lacks: u32) -> bool {
+        let others = self.slots.iter().filter(|slot| slot.asker != asker && now.since(slot.at) < SLOT_KEPT);
+        let ours = self.slots.iter().find(|slot| slot.asker == asker);
+        // Of equal ones, who has a slot keeps it.
+        let first = |slot: &Slot| match ours {
+            Some(ours) => (slot.lacks, slot.asker) < (ours.lacks.min(lacks), asker),
+            None => slot.lacks <= lacks,
+        };
+        others.filter(|slot| first(slot)).count() < SLOTS
+    }
+
+    fn assign(&mut self, now: Instant, (asker, lacks): (MemberId, u32), objects: u32) {
+        self.slots.retain(|slot| slot.asker != asker && now.since(slot.at) < SLOT_KEPT);
+        self.slots.push(Slot { asker, lacks, at: now });
         self.load = self.load(now) + f64::from(objects);
         self.loaded_at = now;
     }
@@ -223,11 +246,13 @@ impl Swarm {
     /// Chooses for a request, and says whether the member chosen is near.
     pub(super) fn choose(&mut self, now: Instant, member: MemberId, request: &Request) -> (Choice, bool) {
         let part = request.part;
-        let place = self.slots.get(&member).map_or(0, |&slot| self.members[slot].place);
-        let (near, far) = self.candidates(now, member, place, request);
+        let known = self.slots.get(&member).map(|&slot| &self.members[slot]);
+        let (place, lacks) = known.map_or((0, self.objects), |member| (member.place, member.lacks()));
+        let asker = (member, lacks);
+        let (near, far) = self.candidates(now, asker, place, request);
         let wait = (Choice { part, chosen: Chosen::Wait { milliseconds: WAIT_MS } }, true);
         match near {
-            Some(best) if best.has_room => return (self.assign(now, member, &best, part.batch), true),
+            Some(best) if best.has_room => return (self.assign(now, asker, &best, part.batch), true),
             Some(_) => return wait,
             None => {}
         }
@@ -238,7 +263,8 @@ impl Swarm {
         let mut part = Part { mask: open, ..part };
         let Some(mut best) = far.filter(|best| best.mask & open != 0) else {
             self.leases.take(now, place, member, part);
-            return (Choice { part, chosen: Chosen::Nobody }, false);
+            let others = self.others_lack(now, member, part);
+            return (Choice { part, chosen: Chosen::Nobody { others } }, false);
         };
         if !best.has_room {
             return wait;
@@ -246,10 +272,18 @@ impl Swarm {
         best.mask &= open;
         part.mask = best.mask;
         self.leases.take(now, place, member, part);
-        (self.assign(now, member, &best, part.batch), false)
+        (self.assign(now, asker, &best, part.batch), false)
     }
 
-    fn assign(&mut self, now: Instant, asker: MemberId, best: &Best, batch: u32) -> Choice {
+    /// Whether members beside `asker` that were heard lately lack some of these objects.
+    fn others_lack(&self, now: Instant, asker: MemberId, part: Part) -> bool {
+        let others = self.members.iter().filter(|member| member.id != asker);
+        others
+            .filter(|member| now.since(member.heard_at) < PRESENT)
+            .any(|member| part.mask & !member.held.mask(part.batch) != 0)
+    }
+
+    fn assign(&mut self, now: Instant, asker: (MemberId, u32), best: &Best, batch: u32) -> Choice {
         let part = Part { batch, mask: best.mask };
         let member = &mut self.members[best.slot];
         member.assign(now, asker, part.count());
@@ -262,7 +296,7 @@ impl Swarm {
     fn candidates(
         &self,
         now: Instant,
-        asker: MemberId,
+        (asker, lacks): (MemberId, u32),
         place: u32,
         request: &Request,
     ) -> (Option<Best>, Option<Best>) {
@@ -285,7 +319,7 @@ impl Swarm {
                 false => (&mut far, &mut fars),
             };
             *seen += 1;
-            let (load, has_room) = (member.load(now), member.has_room(now, asker));
+            let (load, has_room) = (member.load(now), member.has_room(now, asker, lacks));
             // Of equal ones the first in turn; who has more of what is asked for may have a little more to send.
             let score = |load: f64, mask: u32| load - f64::from(mask.count_ones());
             let is_better = |best: &Best| match (has_room, best.has_room) {

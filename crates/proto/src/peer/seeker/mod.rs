@@ -35,7 +35,11 @@ const STALLED_AFTER: Duration = Duration::from_secs(2);
 /// At the end, objects that would take longer than this are asked of somebody else, too.
 const LATE_AFTER: Duration = Duration::from_millis(400);
 /// Most objects that are asked twice at a time.
-const DOUBLED_MAX: u32 = 32;
+const DOUBLED_MAX: u32 = 8;
+/// So much is under way as arrives in this time: more would only wait in the queues of those that send it.
+const UNDER_WAY: Duration = Duration::from_millis(150);
+/// The rate of arrivals is taken over about this time.
+const RATE_OVER: Duration = Duration::from_millis(300);
 /// Nobody waits longer at a time, whatever an offer says.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// If the redirector names a member that is avoided, it is asked again after this time: a request names only few of
@@ -106,22 +110,15 @@ pub struct SeekerCounters {
     pub failures: u64,
     /// Objects that were asked of a second member at the end.
     pub doubled: u64,
+    /// Answers that said that others lack the same.
+    pub crowded: u64,
 }
 
 impl SeekerCounters {
     /// Adds what another seeker did.
     pub fn add(&mut self, other: &Self) {
-        let Self {
-            requests,
-            repeated,
-            unanswered,
-            from_members,
-            from_server,
-            waits,
-            liars,
-            failures,
-            doubled,
-        } = *other;
+        let Self { requests, repeated, unanswered, from_members, from_server, .. } = *other;
+        let Self { waits, liars, failures, doubled, crowded, .. } = *other;
         self.requests += requests;
         self.repeated += repeated;
         self.unanswered += unanswered;
@@ -131,6 +128,7 @@ impl SeekerCounters {
         self.liars += liars;
         self.failures += failures;
         self.doubled += doubled;
+        self.crowded += crowded;
     }
 }
 
@@ -141,6 +139,8 @@ struct Asked {
     part: Part,
     tries: u32,
     due: Instant,
+    /// A member is sending them already, but slowly.
+    doubles: bool,
 }
 
 /// The machine.
@@ -165,6 +165,9 @@ pub struct Seeker {
     /// Requests in a row that were not answered.
     deaf: u32,
     patience: Patience,
+    /// Objects per second that arrived lately, as of `rated_at`.
+    rate: f64,
+    rated_at: Instant,
     counters: SeekerCounters,
 }
 
@@ -187,6 +190,8 @@ impl Seeker {
             actions: VecDeque::new(),
             deaf: 0,
             patience: Patience::default(),
+            rate: 0.0,
+            rated_at: Instant::ZERO,
             counters: SeekerCounters::default(),
         }
     }
@@ -226,17 +231,18 @@ impl Seeker {
         if let Some(number) = self.repeat(now) {
             return Some(number);
         }
-        let room = self.config.window_objects.saturating_sub(self.out.count());
+        let room = self.window(now).saturating_sub(self.out.count());
         let waits = self.delayed.iter().filter(|(_, until)| *until > now).count();
         if self.asked.len() >= REQUESTS_MAX || room == 0 || waits >= WAITS_MAX {
             return None;
         }
-        let part = self.next_part(now).or_else(|| self.late_part(now))?;
+        let next = self.next_part(now).map(|part| (part, false));
+        let (part, doubles) = next.or_else(|| self.late_part(now).map(|part| (part, true)))?;
         self.patience.begin(now);
         self.number = self.number.wrapping_add(1);
         self.counters.requests += 1;
         self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
-        self.asked.push(Asked { number: self.number, part, tries: 1, due: now + ANSWER_AFTER });
+        self.asked.push(Asked { number: self.number, part, tries: 1, due: now + ANSWER_AFTER, doubles });
         Some((self.number, self.request(now, part)))
     }
 
@@ -263,8 +269,13 @@ impl Seeker {
             return;
         }
         match offer.offered {
-            Offered::Nobody => self.ask_server(now, part),
             _ if self.patience.is_lost(now) => self.ask_server(now, part),
+            // Who is slow is better than nobody, or than the server.
+            Offered::Nobody { .. } | Offered::Wait { .. } if asked.doubles => self.give_back(part),
+            Offered::Nobody { others } => {
+                self.counters.crowded += u64::from(others);
+                self.ask_server(now, part);
+            }
             Offered::Wait { milliseconds } => {
                 self.counters.waits += 1;
                 self.give_back(part);
@@ -287,6 +298,8 @@ impl Seeker {
     /// An object arrived from `source`; `right` if its digest is. True if it was still wanted.
     pub fn arrived(&mut self, now: Instant, source: Source, object: u64, right: bool) -> bool {
         self.pulls.moved(now, source);
+        self.rate = self.rate(now) + RATE_OVER.as_secs_f64().recip();
+        self.rated_at = now;
         let wanted = self.missing.has(object);
         match (right, source) {
             (true, _) => {
@@ -364,9 +377,25 @@ impl Seeker {
             let asked = self.asked.swap_remove(index);
             self.counters.unanswered += 1;
             self.deaf += 1;
-            self.ask_server(now, asked.part);
+            match asked.doubles {
+                true => self.give_back(asked.part),
+                false => self.ask_server(now, asked.part),
+            }
         }
         self.admit_held(now);
+    }
+
+    /// Objects per second that arrived lately.
+    fn rate(&self, now: Instant) -> f64 {
+        self.rate * (-now.since(self.rated_at).as_secs_f64() / RATE_OVER.as_secs_f64()).exp()
+    }
+
+    /// Most objects under way now: at least three requests.
+    fn window(&self, now: Instant) -> u32 {
+        let least = self.config.request_objects.saturating_mul(3).min(self.config.window_objects);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts saturate")]
+        let window = (self.rate(now) * UNDER_WAY.as_secs_f64()) as u32;
+        window.clamp(least, self.config.window_objects)
     }
 
     fn repeat(&mut self, now: Instant) -> Option<(u32, Request)> {

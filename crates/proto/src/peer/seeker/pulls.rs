@@ -12,39 +12,42 @@ pub(super) struct Pull {
     source: Source,
     /// Those that did not arrive yet.
     part: Part,
-    /// When it was asked for, or, until the first of them came, when the source last sent what was asked for earlier.
     began: Instant,
     /// When the source last sent anything, whatever it was for.
     moved: Instant,
-    /// How many came.
-    came: u32,
     /// Somebody else was asked for them, too.
     doubled: bool,
 }
 
 impl Pull {
     pub(super) fn new(now: Instant, source: Source, part: Part) -> Self {
-        Self { source, part, began: now, moved: now, came: 0, doubled: false }
+        Self { source, part, began: now, moved: now, doubled: false }
     }
+}
 
-    /// How long the rest will take, as it goes.
-    fn left(&self, now: Instant) -> Duration {
-        let elapsed = now.since(self.began);
-        match self.came {
-            0 => elapsed,
-            came => elapsed * self.part.count() / came,
-        }
-    }
+/// How fast a source sends.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    source: Source,
+    /// Since when it has had something to send.
+    began: Instant,
+    /// How many objects came since.
+    came: u32,
 }
 
 /// All pulls.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
     list: Vec<Pull>,
+    /// Of the sources in `list`, each once.
+    flows: Vec<Flow>,
 }
 
 impl Pulls {
     pub(super) fn begin(&mut self, pull: Pull) {
+        if !self.has(pull.source) {
+            self.flows.push(Flow { source: pull.source, began: pull.began, came: 0 });
+        }
         self.list.push(pull);
     }
 
@@ -58,9 +61,7 @@ impl Pulls {
 
     /// How many members send.
     pub(super) fn members(&self) -> usize {
-        let is_first = |at: usize| !self.list[..at].iter().any(|pull| pull.source == self.list[at].source);
-        let members = (0..self.list.len()).filter(|&at| self.list[at].source != Source::Server);
-        members.filter(|&at| is_first(at)).count()
+        self.flows.iter().filter(|flow| flow.source != Source::Server).count()
     }
 
     /// Which objects of a batch are under way.
@@ -76,12 +77,7 @@ impl Pulls {
 
     /// A source sent something.
     pub(super) fn moved(&mut self, now: Instant, source: Source) {
-        for pull in self.list.iter_mut().filter(|pull| pull.source == source) {
-            pull.moved = now;
-            if pull.came == 0 {
-                pull.began = now;
-            }
-        }
+        self.list.iter_mut().filter(|pull| pull.source == source).for_each(|pull| pull.moved = now);
     }
 
     /// An object has arrived.
@@ -90,9 +86,16 @@ impl Pulls {
         for pull in self.list.iter_mut().filter(|pull| pull.part.batch == batch && pull.part.mask & mask != 0)
         {
             pull.part.mask &= !mask;
-            pull.came += 1;
+            self.flows.iter_mut().filter(|flow| flow.source == pull.source).for_each(|flow| flow.came += 1);
         }
-        self.list.retain(|pull| pull.part.mask != 0);
+        self.tidy();
+    }
+
+    /// Forgets what is done.
+    fn tidy(&mut self) {
+        let list = &mut self.list;
+        list.retain(|pull| pull.part.mask != 0);
+        self.flows.retain(|flow| list.iter().any(|pull| pull.source == flow.source));
     }
 
     /// `source` will not send these. Returns those that it was to send.
@@ -103,7 +106,7 @@ impl Pulls {
             lost |= pull.part.mask & part.mask;
             pull.part.mask &= !part.mask;
         }
-        self.list.retain(|pull| pull.part.mask != 0);
+        self.tidy();
         Part { mask: lost, ..part }
     }
 
@@ -111,6 +114,7 @@ impl Pulls {
     pub(super) fn end(&mut self, source: Source) -> Vec<Part> {
         let (ended, goes_on) = self.list.iter().partition(|pull| pull.source == source);
         self.list = goes_on;
+        self.flows.retain(|flow| flow.source != source);
         let ended: Vec<Pull> = ended;
         ended.into_iter().map(|pull| pull.part).collect()
     }
@@ -136,28 +140,35 @@ impl Pulls {
     /// The objects of a pull that nobody else was asked for.
     fn alone(&self, at: usize) -> Part {
         let part = self.list[at].part;
-        let others = self
-            .list
-            .iter()
-            .enumerate()
-            .filter(|(other, pull)| *other != at && pull.part.batch == part.batch);
+        let others = self.list.iter().enumerate();
+        let others = others.filter(|(other, pull)| *other != at && pull.part.batch == part.batch);
         Part { mask: others.fold(part.mask, |mask, (_, pull)| mask & !pull.part.mask), ..part }
     }
 
-    /// Objects that a member will take longer for than `after`; at most `most` are asked twice at a time.
+    /// How long a source will take for the rest of what it is to send, as it goes.
+    fn left(&self, now: Instant, source: Source) -> Duration {
+        let Some(flow) = self.flows.iter().find(|flow| flow.source == source) else { return Duration::ZERO };
+        let ours = self.list.iter().filter(|pull| pull.source == source);
+        let left: u32 = ours.map(|pull| pull.part.count()).sum();
+        let elapsed = now.since(flow.began);
+        if flow.came == 0 { elapsed } else { elapsed * left / flow.came }
+    }
+
+    /// Objects that a member will take longer for than `after`: the last of them, which would come last. At most
+    /// `most` are asked twice at a time.
     pub(super) fn late(&mut self, now: Instant, after: Duration, most: u32) -> Option<(Part, MemberId)> {
         let doubled: u32 = self.list.iter().filter(|pull| pull.doubled).map(|pull| pull.part.count()).sum();
         let is_late = |at: &usize| {
             let pull = &self.list[*at];
             !pull.doubled
                 && pull.source != Source::Server
-                && pull.left(now) > after
                 && pull.part.count() + doubled <= most
+                && self.left(now, pull.source) > after
                 && self.alone(*at).mask != 0
         };
-        let at = (0..self.list.len()).find(is_late)?;
-        let part = self.alone(at);
-        let pull = &mut self.list[at];
+        let late = (0..self.list.len()).rev().find(is_late)?;
+        let part = self.alone(late);
+        let pull = &mut self.list[late];
         pull.doubled = true;
         match pull.source {
             Source::Member(member) => Some((part, member)),

@@ -12,7 +12,7 @@ fn at(ms: u64) -> Instant {
 
 fn seeker(objects: u32, rank: u32) -> Seeker {
     let mut seeker =
-        Seeker::new(SeekerConfig { objects, rank, window_objects: 160, request_objects: 32, fan_in: 4 });
+        Seeker::new(SeekerConfig { objects, rank, window_objects: 160, request_objects: 160, fan_in: 4 });
     (0..u64::from(objects)).for_each(|object| seeker.want(object));
     seeker
 }
@@ -71,7 +71,7 @@ fn what_is_offered_is_pulled_and_what_nobody_has_comes_from_the_server() {
     let (number, part) = asked[0];
     let half = Part { mask: 0xffff, ..part };
     seeker.handle_offer(at(1), number, SERVER, &offer(half, member(1)));
-    seeker.handle_offer(at(1), asked[1].0, SERVER, &offer(asked[1].1, Offered::Nobody));
+    seeker.handle_offer(at(1), asked[1].0, SERVER, &offer(asked[1].1, Offered::Nobody { others: false }));
     seeker.handle_offer(at(1), asked[2].0, SERVER, &offer(asked[2].1, Offered::Wait { milliseconds: 50 }));
     let expected = [(Source::Member(MemberId(1)), half), (Source::Server, asked[1].1)];
     assert_eq!(parts(&mut seeker), expected);
@@ -192,19 +192,43 @@ fn the_last_objects_are_asked_of_one_other_if_they_are_late() {
 }
 
 #[test]
+fn as_much_is_under_way_as_arrives_in_a_moment() {
+    let config = SeekerConfig { objects: 3200, rank: 0, window_objects: 160, request_objects: 4, fan_in: 4 };
+    let mut seeker = Seeker::new(config);
+    (0..3200).for_each(|object| seeker.want(object));
+    let mut under_way = |from: u64, count: u64, spacing_us: u64| {
+        let mut last = 0;
+        for step in 0..count {
+            let now = at(from) + Duration::from_micros(step * spacing_us);
+            for (number, part) in requests(&mut seeker, now) {
+                seeker.handle_offer(now, number, SERVER, &Offer { part, offered: member(1) });
+            }
+            seeker.arrived(now, Source::Member(MemberId(1)), from + step, true);
+            last = seeker.out.count();
+        }
+        last
+    };
+    assert_eq!(under_way(0, 1, 0), 11);
+    let slow = under_way(1000, 100, 10_000);
+    assert!((12..=16).contains(&slow), "{slow} of 100 a second");
+    let fast = under_way(2000, 1000, 1000);
+    assert!((140..=160).contains(&fast), "{fast} of 1000 a second");
+}
+
+#[test]
 fn what_waits_behind_other_objects_of_a_member_is_not_late() {
-    let mut seeker = seeker(96, 0);
-    for (number, part) in requests(&mut seeker, at(0)) {
-        seeker.handle_offer(at(0), number, SERVER, &Offer { part, offered: member(1) });
-    }
-    actions(&mut seeker);
-    // 10 ms each, one batch after the other. In the end the last has come for 10 ms, but was asked for 650 ms ago.
-    for object in 0..65 {
+    let config = SeekerConfig { objects: 96, rank: 0, window_objects: 160, request_objects: 4, fan_in: 4 };
+    let mut seeker = Seeker::new(config);
+    (0..96).for_each(|object| seeker.want(object));
+    // 10 ms each, one after the other, from the only one that has them.
+    for object in 0..96 {
         let now = at(10 * (object + 1));
+        for (number, part) in requests(&mut seeker, now) {
+            seeker.handle_offer(now, number, SERVER, &Offer { part, offered: member(1) });
+        }
         seeker.arrived(now, Source::Member(MemberId(1)), object, true);
-        assert!(requests(&mut seeker, now).is_empty(), "object {object}");
     }
-    assert_eq!(seeker.counters().doubled, 0);
+    assert_eq!((seeker.missing(), seeker.counters().doubled), (0, 0));
 }
 
 #[test]
@@ -214,7 +238,9 @@ fn a_connection_that_is_not_used_is_closed_so_that_others_can_be_served() {
     seeker.handle_offer(at(0), asked[0].0, SERVER, &Offer { part: asked[0].1, offered: member(1) });
     seeker.handle_offer(at(0), asked[1].0, SERVER, &Offer { part: asked[1].1, offered: member(2) });
     actions(&mut seeker);
-    (0..32).for_each(|object| drop(seeker.arrived(at(10), Source::Member(MemberId(1)), object, true)));
+    for object in 0..32 {
+        seeker.arrived(at(10), Source::Member(MemberId(1)), object, true);
+    }
     seeker.moved(at(300), Source::Member(MemberId(2)));
     seeker.handle_timeout(at(300));
     assert!(actions(&mut seeker).is_empty());
@@ -260,12 +286,14 @@ fn what_others_are_asked_for_is_not_asked_for_again_when_one_fails() {
     let mut seeker = seeker(32, 0);
     let (number, part) = requests(&mut seeker, at(0))[0];
     seeker.handle_offer(at(0), number, SERVER, &Offer { part, offered: member(1) });
-    (0..26).for_each(|object| drop(seeker.arrived(at(10), Source::Member(MemberId(1)), object, true)));
+    for object in 0..26 {
+        seeker.arrived(at(10), Source::Member(MemberId(1)), object, true);
+    }
     let late = requests(&mut seeker, at(1900));
     assert_eq!(late.len(), 1, "late objects are asked of another");
     seeker.failed(at(1901), MemberId(1));
     assert!(requests(&mut seeker, at(1901)).is_empty(), "that request has still to be answered");
-    seeker.handle_offer(at(1902), late[0].0, SERVER, &Offer { part: late[0].1, offered: Offered::Nobody });
-    actions(&mut seeker);
-    assert!(requests(&mut seeker, at(1903)).is_empty());
+    let nobody = Offered::Nobody { others: false };
+    seeker.handle_offer(at(1902), late[0].0, SERVER, &Offer { part: late[0].1, offered: nobody });
+    assert_eq!(requests(&mut seeker, at(1903))[0].1, late[0].1, "nobody is to send them any more");
 }

@@ -179,7 +179,10 @@ pub struct Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offered {
     /// Nobody else has them: the server has.
-    Nobody,
+    Nobody {
+        /// Whether others lack them, too, so that multicast would serve several.
+        others: bool,
+    },
     /// A member has them.
     Member {
         /// Who.
@@ -363,13 +366,14 @@ fn parse_request(from: &mut Reader<'_>, flags: u8) -> Result<Request, Reject> {
 }
 
 fn encode_offer(offer: &Offer, into: &mut Vec<u8>) {
+    let others = offer.offered == Offered::Nobody { others: true };
     let (kind, port, wait, member, address) = match offer.offered {
-        Offered::Nobody => (offered::NOBODY, 0, 0, 0, None),
+        Offered::Nobody { .. } => (offered::NOBODY, 0, 0, 0, None),
         Offered::Member { member, address, port } => (offered::MEMBER, port, 0, member.0, address),
         Offered::Wait { milliseconds } => (offered::WAIT, 0, milliseconds, 0, None),
     };
     encode_part(offer.part, into);
-    into.extend_from_slice(&[kind, 0]);
+    into.extend_from_slice(&[kind, u8::from(others)]);
     into.extend_from_slice(&port.to_le_bytes());
     into.extend_from_slice(&wait.to_le_bytes());
     into.extend_from_slice(&[0, 0]);
@@ -384,11 +388,11 @@ fn encode_offer(offer: &Offer, into: &mut Vec<u8>) {
 
 fn parse_offer(from: &mut Reader<'_>) -> Result<Offer, Reject> {
     let part = parse_part(from)?;
-    let [kind, _] = from.array::<2>()?;
+    let [kind, others] = from.array::<2>()?;
     let (port, milliseconds, _) = (from.u16()?, from.u16()?, from.u16()?);
     let (member, address) = (MemberId(from.u64()?), Ipv6Addr::from(from.array::<16>()?));
     let offered = match kind {
-        offered::NOBODY => Offered::Nobody,
+        offered::NOBODY => Offered::Nobody { others: others == 1 },
         offered::WAIT => Offered::Wait { milliseconds },
         offered::MEMBER if port == 0 || member.0 == 0 => return Err(Reject::Bounds),
         offered::MEMBER => {
@@ -428,7 +432,7 @@ mod tests {
         let avoided = [MemberId(4), MemberId(0), MemberId(9), MemberId(0)];
         let address = Some(Ipv4Addr::new(10, 77, 0, 3).into());
         let member = Offered::Member { member: MemberId(8), address, port: 7700 };
-        let offers = [Offered::Nobody, Offered::Wait { milliseconds: 40 }, member];
+        let offers = [Offered::Nobody { others: true }, Offered::Wait { milliseconds: 40 }, member];
         let offers = offers.map(|offered| Packet::Offer(Offer { part, offered }));
         let request = Request { part, avoided, blamed: 4, direct: true };
         [Packet::Report(report), Packet::Leave, Packet::Request(request)].into_iter().chain(offers).collect()

@@ -229,7 +229,7 @@ fn address(at: Place) -> SocketAddr {
 /// The answer of a member to a request that a switch passed on to it.
 fn own_offer(at: Place, part: Part, held: &Availability) -> Offer {
     match part.mask & held.mask(part.batch) {
-        0 => Offer { part, offered: Offered::Nobody },
+        0 => Offer { part, offered: Offered::Nobody { others: false } },
         mask => {
             let member = name(at);
             Offer {
