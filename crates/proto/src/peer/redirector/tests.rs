@@ -204,3 +204,13 @@ fn a_lease_ends_although_its_member_asks_all_the_time() {
     }
     assert_eq!(others_get.first(), Some(&30));
 }
+
+#[test]
+fn who_holds_what_is_not_leased_yet_is_named_although_another_holds_more() {
+    let mut redirector = Redirector::new(RedirectorConfig::default());
+    tell(&mut redirector, 0, 1, 1, 0..9);
+    tell(&mut redirector, 0, 2, 1, 9..10);
+    (3..=4).for_each(|member| tell(&mut redirector, 0, member, 2, 0..0));
+    assert_eq!(ask(&mut redirector, 0, 3, &request(0, 0x1ff)), (0x1ff, Some(1), false));
+    assert_eq!(ask(&mut redirector, 0, 4, &request(0, 0x3ff)), (0x200, Some(2), false));
+}
