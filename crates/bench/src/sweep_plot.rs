@@ -39,6 +39,7 @@ pub(crate) fn write(page: &mut String, figure: &Figure, file: &Path) -> Result<(
         .configure_mesh()
         .x_desc("seconds between starts")
         .y_desc("images sent (log scale)")
+        .x_label_formatter(&|seconds| format!("{seconds:.0}"))
         .y_label_formatter(&|images| format!("{images:.0}"))
         .light_line_style(WHITE)
         .draw()?;

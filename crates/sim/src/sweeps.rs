@@ -175,6 +175,7 @@ fn crowd(options: &Options, kind: Kind) -> Option<String> {
         ("racks", racks.to_string()),
         ("alone", format!("{:.3}", alone.network_seconds(1.0))),
         ("times_alone_median", format!("{:.3}", times(0.5))),
+        ("times_alone_95", format!("{:.3}", times(0.95))),
         ("times_alone_max", format!("{:.3}", times(1.0))),
         ("uplink_images_max", format!("{:.3}", outcome.trunk_bytes_max as f64 / image_bytes)),
     ];
