@@ -1,8 +1,11 @@
+//! Whom the redirector names.
+
 use std::net::Ipv4Addr;
 
 use base::Chance;
 
 use super::*;
+use crate::peer::Part;
 use crate::peer::wire::packet::{AVOIDED_MAX, Window};
 
 const SWARM: SwarmId = SwarmId(1);
