@@ -31,6 +31,7 @@ mod room;
 mod scenario;
 mod search;
 mod server_host;
+pub mod swarm;
 mod trace;
 mod truth;
 mod world;

@@ -20,10 +20,11 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
        diskcast-sim --room RECEIVERS [--loss PER_MILLION] [--mib N] [--rate BITS_PER_SECOND] [--skew] [--slow RECEIVERS]
                     [--seed N] [--json] [--verbose]
        diskcast-sim --prune [--seed N] [--count N]
-       diskcast-sim --until-broken [--mirror | --prune] [--first N] [--count N]
+       diskcast-sim --peers [--seed N] [--count N] [--verbose]
+       diskcast-sim --until-broken [--mirror | --prune | --peers] [--first N] [--count N]
        diskcast-sim --cloud MACHINES demand|profile|multicast|here [--storage N] [--copies N] [--round-trip-us N]
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]
-       diskcast-sim --sweep | --skews | --mix [frisbee|multicast|swp2p|unicast|server|switch|hybrid ...]
+       diskcast-sim --sweep | --skews | --mix | --hall [frisbee|multicast|swp2p|unicast|server|switch|hybrid ...]
                     [--delay S ...] [--receivers N] [--racks N] [--batch CHUNKS] [--handling-us N]
                     [--server-handling-us N] [--within-ms N] [--misses PER_MILLION] [--sessions N] [--seed N] [--json]";
 
@@ -43,6 +44,7 @@ struct Arguments {
     json: bool,
     mirror: bool,
     prune: bool,
+    peers: bool,
     until_broken: bool,
     first: usize,
 }
@@ -57,7 +59,9 @@ fn main() -> ExitCode {
         println!("{}", clouds::show(&cloud, &boot));
         return ExitCode::SUCCESS;
     }
-    if let Some(name) = words.next_if(|word| matches!(word.as_str(), "--sweep" | "--skews" | "--mix")) {
+    if let Some(name) =
+        words.next_if(|word| matches!(word.as_str(), "--sweep" | "--skews" | "--mix" | "--hall"))
+    {
         if sweeps::run(&name, words, |line| println!("{line}")).is_none() {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
     let replay = match &arguments {
         Arguments { mirror: true, .. } => replay_mirror,
         Arguments { prune: true, .. } => replay_prunes,
+        Arguments { peers: true, .. } => replay_peers,
         _ => replay,
     };
     let count = arguments.count.unwrap_or(1);
@@ -137,11 +142,25 @@ fn replay_prunes(seed: u64, _: &Arguments) -> bool {
     tell(&outcome.violations)
 }
 
+fn replay_peers(seed: u64, arguments: &Arguments) -> bool {
+    let scenario = sim::swarm::SwarmScenario::mixed(seed);
+    if arguments.verbose {
+        println!("{scenario:#?}");
+    }
+    let outcome = sim::swarm::run(&scenario);
+    println!(
+        "seed {seed}: trace {:016x}, {} steps, {} objects from members, {} from the server",
+        outcome.trace, outcome.steps, outcome.peer_objects, outcome.server_objects
+    );
+    tell(&outcome.violations)
+}
+
 /// Runs trials until one breaks a rule, and prints it. Returns true if none does.
 fn search(arguments: &Arguments) -> bool {
     let family = match arguments {
         Arguments { mirror: true, .. } => Family::Mirror,
         Arguments { prune: true, .. } => Family::Prune,
+        Arguments { peers: true, .. } => Family::Peers,
         _ => Family::Multicast,
     };
     let (first, all) = (arguments.first, family.trials().len());
@@ -232,6 +251,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         json: false,
         mirror: false,
         prune: false,
+        peers: false,
         until_broken: false,
         first: 0,
     };
@@ -242,6 +262,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
             "--until-broken" => arguments.until_broken = true,
             "--first" => arguments.first = words.next()?.parse().ok()?,
             "--prune" => arguments.prune = true,
+            "--peers" => arguments.peers = true,
             "--room" => arguments.room = Some(words.next()?.parse().ok()?),
             "--loss" => arguments.loss_per_million = words.next()?.parse().ok()?,
             "--mib" => arguments.image_mib = words.next()?.parse().ok()?,

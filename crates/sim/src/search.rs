@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use base::Duration;
 
-use crate::{Room, Scenario, Violation, mirror, run, run_prunes};
+use crate::{Room, Scenario, Violation, mirror, run, run_prunes, swarm};
 
 /// The kinds of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum Family {
     Mirror,
     /// Prunes at the same time as writers.
     Prune,
+    /// Receivers that serve each other.
+    Peers,
 }
 
 /// One run that may break a rule.
@@ -34,6 +36,8 @@ pub enum Trial {
     Mirror(u64),
     /// [`run_prunes`] with this seed.
     Prune(u64),
+    /// [`swarm::SwarmScenario::mixed`] with this seed.
+    Peers(u64),
 }
 
 /// The first trial that broke a rule.
@@ -59,6 +63,7 @@ impl Family {
             }
             Self::Mirror => (0..3000).map(Trial::Mirror).collect(),
             Self::Prune => (0..6000).map(Trial::Prune).collect(),
+            Self::Peers => (0..2000).map(Trial::Peers).collect(),
         }
     }
 }
@@ -81,6 +86,7 @@ impl Trial {
             Self::Room(_, room) => room.run().violations,
             Self::Mirror(seed) => mirror::run(&mirror::MirrorScenario::mixed(*seed)).violations,
             Self::Prune(seed) => run_prunes(*seed).violations,
+            Self::Peers(seed) => swarm::run(&swarm::SwarmScenario::mixed(*seed)).violations,
         }
     }
 }
@@ -94,6 +100,7 @@ impl fmt::Display for Trial {
             Self::Room(name, _) => f.write_str(name),
             Self::Mirror(seed) => write!(f, "mirror seed {seed}"),
             Self::Prune(seed) => write!(f, "prune seed {seed}"),
+            Self::Peers(seed) => write!(f, "peers seed {seed}"),
         }
     }
 }

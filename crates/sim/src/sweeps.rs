@@ -1,10 +1,10 @@
-//! `diskcast-sim --sweep`, `--skews` and `--mix`: the experiments with receivers that serve each other, one line for
-//! each point, with `--json` as JSON.
+//! `diskcast-sim --sweep`, `--skews`, `--mix` and `--hall`: the experiments with receivers that serve each other,
+//! one line for each point, with `--json` as JSON.
 
 use base::Duration;
-use sim::peers::{DELAYS_S, Kind, Mix, Outcome, Skew, Sweep};
+use sim::peers::{DELAYS_S, Kind, Mix, Outcome, Skew, Sweep, Way, hall};
 
-/// The options of all three.
+/// The options of all.
 struct Options {
     kinds: Vec<Kind>,
     delays: Vec<Duration>,
@@ -26,6 +26,7 @@ pub(crate) fn run(
             "--sweep" => options.delays.iter().for_each(|&delay| line(point(&options, kind, delay))),
             "--skews" => skews(&options, kind).into_iter().for_each(&mut line),
             "--mix" => line(mix(&options, kind)),
+            "--hall" => line(crowd(&options, kind)?),
             _ => return None,
         }
     }
@@ -152,4 +153,31 @@ fn mix(options: &Options, kind: Kind) -> String {
         ("mean_seconds", format!("{:.3}", outcome.mean_seconds)),
     ];
     fields(options.json, &all)
+}
+
+/// Many receivers in racks, and one alone.
+fn crowd(options: &Options, kind: Kind) -> Option<String> {
+    let way = match kind {
+        Kind::Server => Way::Server,
+        Kind::Switch => Way::Switch,
+        Kind::Hybrid => Way::Hybrid,
+        _ => return None,
+    };
+    let Sweep { receivers, racks, seed, .. } = options.sweep;
+    let racks = racks.max(1);
+    let alone = hall(way, 1, 1, seed);
+    let outcome = hall(way, racks, receivers, seed);
+    let image_bytes = outcome.chunks as f64 * f64::from(1 << 20) * 1538.0 / 1448.0;
+    let times = |share| outcome.network_seconds(share) / alone.network_seconds(1.0);
+    let mut all = vec![
+        ("policy", kind.name().to_owned()),
+        ("receivers", receivers.to_string()),
+        ("racks", racks.to_string()),
+        ("alone", format!("{:.3}", alone.network_seconds(1.0))),
+        ("times_alone_median", format!("{:.3}", times(0.5))),
+        ("times_alone_max", format!("{:.3}", times(1.0))),
+        ("uplink_images_max", format!("{:.3}", outcome.trunk_bytes_max as f64 / image_bytes)),
+    ];
+    all.extend(outcome_fields(&outcome));
+    Some(fields(options.json, &all))
 }

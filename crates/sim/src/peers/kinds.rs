@@ -71,6 +71,13 @@ impl Kind {
     }
 }
 
+/// Runs [`Setting::hall`] without cutting its image into smaller objects.
+#[must_use]
+pub fn hall(way: Way, racks: usize, receivers: usize, seed: u64) -> Outcome {
+    let setting = Setting::hall(racks, receivers, seed);
+    setting.run(Redirected::new(&setting, way))
+}
+
 /// Runs diskcast's machines on an image that is cut into objects of diskcast's size.
 fn redirected(setting: &Setting, way: Way) -> Outcome {
     let setting = setting.clone().cut(OBJECTS_PER_CHUNK);

@@ -37,7 +37,7 @@ mod swp2p;
 mod world;
 
 pub use frisbee::Frisbee;
-pub use kinds::Kind;
+pub use kinds::{Kind, hall};
 pub use mix::{Mix, MixOutcome};
 pub use multicast::Multicast;
 pub use outcome::{Outcome, Tally, Took};

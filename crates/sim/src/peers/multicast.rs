@@ -79,8 +79,11 @@ impl Multicast {
 
     /// Whether a receiver that joins now should get the chunk from somebody else, who holds it if `is_held`: nobody
     /// waits for it here, and it went out already or others hold it.
-    pub(super) fn is_elsewhere(&self, chunk: u32, is_held: bool) -> bool {
-        self.wanted[chunk as usize] == 0 && (self.sent[chunk as usize].is_some() || is_held)
+    pub(super) fn is_elsewhere(&self, now: Instant, chunk: u32, is_held: bool) -> bool {
+        let sent = self.sent[chunk as usize];
+        // It is being sent to those that waited.
+        let is_under_way = sent.is_some_and(|sent| now.since(sent) < REPORTED_AFTER);
+        is_under_way || self.wanted[chunk as usize] == 0 && (sent.is_some() || is_held)
     }
 
     /// A receiver joins, and waits for the chunks that it lacks and that are not `elsewhere`.

@@ -47,6 +47,8 @@ pub struct Outcome {
     pub server_bytes: u64,
     /// Bytes on the wire that links between switches carried, both directions together.
     pub trunk_bytes: u64,
+    /// The most bytes on the wire that a link between switches carried in one direction.
+    pub trunk_bytes_max: u64,
     /// Number of events.
     pub steps: u64,
 }

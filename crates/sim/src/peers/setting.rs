@@ -137,6 +137,37 @@ impl Setting {
         }
     }
 
+    /// A hall of racks with many receivers: ports of 1 Gbit/s, uplinks and server of 10 Gbit/s, an image of 2 GiB, and
+    /// starts at random over the time that one receiver alone takes. Each goes on serving for as long.
+    #[must_use]
+    pub fn hall(racks: usize, receivers: usize, seed: u64) -> Self {
+        const CHUNKS: u32 = 2048;
+        let mut topology = Topology::new();
+        let line = |rate| Line::new(rate * MEGABIT, DELAY, QUEUE_BYTES);
+        let server = topology.add_host(Topology::top(), line(10_000), line(10_000));
+        let mut hosts = Vec::new();
+        for rack in 0..racks {
+            let switch = topology.add_switch(Topology::top(), line(10_000), line(10_000));
+            let here = receivers * (rack + 1) / racks - receivers * rack / racks;
+            hosts.extend((0..here).map(|_| topology.add_host(switch, line(1000), line(1000))));
+        }
+        let transfer = Duration::from_millis(18_250);
+        let mut chance = Chance::from_seed(seed);
+        let nanos = u64::try_from(transfer.as_nanos()).unwrap_or(u64::MAX);
+        let start = |_: &Place| Instant::ZERO + Duration::from_nanos(chance.below(nanos));
+        Self {
+            seed,
+            topology,
+            server,
+            starts: hosts.iter().map(start).collect(),
+            receivers: hosts,
+            chunks: CHUNKS,
+            machine: Machine { writing: transfer, overlaps: false, memory_chunks: u32::MAX },
+            cast_bits_per_second: 990 * MEGABIT,
+            ..Self::switch_assisted(0)
+        }
+    }
+
     /// The receivers start one after the other, `delay` apart, each later by up to `within`.
     pub(super) fn start_every(mut self, delay: Duration, within: Duration) -> Self {
         let mut chance = Chance::from_seed(self.seed);

@@ -262,12 +262,15 @@ impl<M: Clone> Stage<M> {
         let switches = (1..self.setting.topology.places() as u32)
             .map(Place)
             .filter(|&place| self.setting.topology.is_switch(place));
+        let trunks: Vec<u64> =
+            switches.flat_map(|place| [bytes(Port::up(place)), bytes(Port::down(place))]).collect();
         Outcome {
             chunks: self.setting.chunks,
             took: self.receivers.iter().map(took).collect(),
             tally: self.tally,
             server_bytes: bytes(Port::up(self.setting.server)),
-            trunk_bytes: switches.map(|place| bytes(Port::up(place)) + bytes(Port::down(place))).sum(),
+            trunk_bytes: trunks.iter().sum(),
+            trunk_bytes_max: trunks.iter().copied().max().unwrap_or(0),
             steps,
         }
     }

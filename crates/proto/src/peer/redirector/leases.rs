@@ -41,7 +41,9 @@ impl Leases {
         let leases = self.by_batch.entry((place, part.batch)).or_default();
         let until = now + LEASE;
         match leases.iter_mut().find(|lease| lease.member == member) {
-            Some(lease) => (lease.mask, lease.until) = (lease.mask | part.mask, until),
+            // A member that asks again does not keep the others waiting for longer.
+            Some(lease) if lease.until > now => lease.mask |= part.mask,
+            Some(lease) => (lease.mask, lease.until) = (part.mask, until),
             None => {
                 self.count += 1;
                 leases.push(Lease { member, mask: part.mask, until });

@@ -1,4 +1,5 @@
 //! Whom the redirector names.
+#![expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
 
 use std::net::Ipv4Addr;
 
@@ -186,4 +187,24 @@ fn what_members_hold_together_is_told_as_runs() {
     assert_eq!(redirector.held(SWARM), [0..50, 100..101]);
     let view = redirector.view(SWARM);
     assert_eq!((view.members, view.whole, view.objects), (3, 0, 320));
+}
+
+#[test]
+fn a_lease_ends_although_its_member_asks_all_the_time() {
+    let mut redirector = Redirector::new(RedirectorConfig::default());
+    let mut others_get = Vec::new();
+    for second in 0..40 {
+        let ms = second * 1000;
+        (1..=2).for_each(|member| tell(&mut redirector, ms, member, 0, 0..0));
+        // The other first: whoever asks after the end of a lease gets it.
+        let (_, _, waits) = ask(&mut redirector, ms, 2, &request(5, 1));
+        others_get.extend((!waits && second > 0).then_some(second));
+        ask(&mut redirector, ms, 1, &request(5, 1));
+        if second == 0 {
+            redirector = Redirector::new(RedirectorConfig::default());
+            tell(&mut redirector, ms, 1, 0, 0..0);
+            ask(&mut redirector, ms, 1, &request(5, 1));
+        }
+    }
+    assert_eq!(others_get.first(), Some(&30));
 }

@@ -6,6 +6,7 @@
 
 mod counters;
 mod known;
+mod patience;
 mod pulls;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use super::availability::{Availability, Part, batch_of};
 use super::wire::packet::{MemberId, Offer, Offered, Request};
 pub use counters::SeekerCounters;
 use known::Known;
+use patience::Patience;
 pub use pulls::Source;
 use pulls::{Pull, Pulls};
 
@@ -41,11 +43,11 @@ const DOUBLED_MAX: u32 = 8;
 const UNDER_WAY: Duration = Duration::from_millis(150);
 /// The rate of arrivals is taken over about this time.
 const RATE_OVER: Duration = Duration::from_millis(300);
+/// Nobody waits longer at a time, whatever an offer says.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 /// If the redirector names a member that is avoided, it is asked again after this time: a request names only few of
 /// those that are avoided, and asked at once it would name the same one.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// After so many such offers in a row the server is asked for the objects.
-const REFUSED_MAX: u32 = 8;
 
 /// What a seeker knows before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,8 +115,7 @@ pub struct Seeker {
     actions: VecDeque<Action>,
     /// Requests in a row that were not answered.
     deaf: u32,
-    /// Offers in a row of members that are avoided.
-    refused: u32,
+    patience: Patience,
     /// Objects per second that arrived lately, as of `rated_at`.
     rate: f64,
     rated_at: Instant,
@@ -139,7 +140,7 @@ impl Seeker {
             known: Known::default(),
             actions: VecDeque::new(),
             deaf: 0,
-            refused: 0,
+            patience: Patience::default(),
             rate: 0.0,
             rated_at: Instant::ZERO,
             counters: SeekerCounters::default(),
@@ -188,6 +189,7 @@ impl Seeker {
         }
         let next = self.next_part(now).map(|part| (part, false));
         let (part, doubles) = next.or_else(|| self.late_part(now).map(|part| (part, true)))?;
+        self.patience.begin(now);
         self.number = self.number.wrapping_add(1);
         self.counters.requests += 1;
         self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
@@ -212,7 +214,11 @@ impl Seeker {
         self.deaf = 0;
         let asked = self.asked.swap_remove(index);
         self.give_back(Part { batch, mask: asked.part.mask & !mask });
-        let part = Part { batch, mask };
+        // What has arrived meanwhile is not asked for.
+        let part = Part { batch, mask: mask & self.missing.mask(batch) };
+        if part.mask == 0 {
+            return;
+        }
         match offer.offered {
             // Who is slow is better than nobody, or than the server.
             Offered::Nobody { .. } | Offered::Wait { .. } if asked.doubles => {}
@@ -220,17 +226,19 @@ impl Seeker {
                 self.counters.crowded += u64::from(others);
                 self.ask_server(now, part);
             }
+            _ if self.patience.is_lost(now) => self.ask_server(now, part),
             Offered::Wait { milliseconds } => {
                 self.counters.waits += 1;
                 self.give_back(part);
-                self.delayed.push((part, now + Duration::from_millis(milliseconds.into())));
+                let wait = Duration::from_millis(milliseconds.into()).min(WAIT_MAX);
+                self.delayed.push((part, now + wait));
             }
             Offered::Member { member, address, port } => {
                 let address = SocketAddr::new(address.unwrap_or(from), port);
                 match self.known.is_avoided(now, member) {
                     true => self.refuse(now, part),
                     false => {
-                        self.refused = 0;
+                        self.patience.accepted();
                         self.pull(now, member, address, part);
                     }
                 }
@@ -247,6 +255,7 @@ impl Seeker {
         match (right, source) {
             (true, _) => {
                 if wanted {
+                    self.patience.came(now, source != Source::Server);
                     match source {
                         Source::Server => self.counters.from_server += 1,
                         Source::Member(_) => self.counters.from_members += 1,
@@ -410,8 +419,7 @@ impl Seeker {
 
     /// The member that was offered is avoided.
     fn refuse(&mut self, now: Instant, part: Part) {
-        self.refused += 1;
-        if self.refused > REFUSED_MAX {
+        if self.patience.refused() {
             return self.ask_server(now, part);
         }
         self.give_back(part);
@@ -419,6 +427,11 @@ impl Seeker {
     }
 
     fn ask_server(&mut self, now: Instant, part: Part) {
+        let mask = part.mask & self.missing.mask(part.batch) & !self.pulls.mask_of_server(part.batch);
+        if mask == 0 {
+            return;
+        }
+        let part = Part { mask, ..part };
         self.pulls.begin(Pull::new(now, Source::Server, part));
         self.actions.push_back(Action::Server(part));
     }
@@ -435,9 +448,12 @@ impl Seeker {
         }
     }
 
-    /// These are not under way any more, unless somebody else sends them, too.
+    /// These are not under way any more, unless somebody else sends them, or will be asked for them, too.
     fn give_back(&mut self, part: Part) {
-        let still = self.pulls.mask(part.batch);
+        let asked = self.asked.iter().map(|asked| asked.part);
+        let others = asked.chain(self.held.iter().map(|(_, _, part)| *part));
+        let others = others.filter(|other| other.batch == part.batch);
+        let still = others.fold(self.pulls.mask(part.batch), |mask, other| mask | other.mask);
         self.out.set_mask(part.batch, self.out.mask(part.batch) & !(part.mask & !still));
     }
 

@@ -77,6 +77,12 @@ impl Pulls {
         self.list.iter().filter(|pull| pull.part.batch == batch).fold(0, |mask, pull| mask | pull.part.mask)
     }
 
+    /// Those of a batch that the server is to send.
+    pub(super) fn mask_of_server(&self, batch: u32) -> u32 {
+        let pulls = self.list.iter().filter(|pull| pull.part.batch == batch && pull.source == Source::Server);
+        pulls.fold(0, |mask, pull| mask | pull.part.mask)
+    }
+
     /// A source sent something.
     pub(super) fn moved(&mut self, now: Instant, source: Source) {
         self.list.iter_mut().filter(|pull| pull.source == source).for_each(|pull| pull.moved = now);
@@ -148,21 +154,32 @@ impl Pulls {
         if flow.came == 0 { elapsed } else { elapsed * left / flow.came }
     }
 
+    /// The objects of a pull that nobody else was asked for.
+    fn alone(&self, at: usize) -> Part {
+        let part = self.list[at].part;
+        let others = self.list.iter().enumerate();
+        let others = others.filter(|(other, pull)| *other != at && pull.part.batch == part.batch);
+        Part { mask: others.fold(part.mask, |mask, (_, pull)| mask & !pull.part.mask), ..part }
+    }
+
     /// Objects that a member will take longer for than `after`: the last of them, which would come last. At most `most`
     /// are asked twice at a time.
     pub(super) fn late(&mut self, now: Instant, after: Duration, most: u32) -> Option<(Part, MemberId)> {
         let doubled: u32 = self.list.iter().filter(|pull| pull.doubled).map(|pull| pull.part.count()).sum();
-        let is_late = |pull: &Pull| {
+        let is_late = |at: &usize| {
+            let pull = &self.list[*at];
             !pull.doubled
                 && pull.source != Source::Server
                 && pull.part.count() + doubled <= most
                 && self.left(now, pull.source) > after
+                && self.alone(*at).mask != 0
         };
-        let late = self.list.iter().rposition(is_late)?;
-        let pull = &mut self.list[late];
+        let at = (0..self.list.len()).rev().find(is_late)?;
+        let part = self.alone(at);
+        let pull = &mut self.list[at];
         pull.doubled = true;
         match pull.source {
-            Source::Member(member) => Some((pull.part, member)),
+            Source::Member(member) => Some((part, member)),
             Source::Server => None,
         }
     }

@@ -1,4 +1,5 @@
 //! Tests of the seeker.
+#![expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
 
 use std::net::Ipv4Addr;
 
@@ -114,17 +115,17 @@ fn a_liar_is_dropped_blamed_and_never_asked_again() {
     assert_eq!(actions(&mut seeker), [Action::Drop(MemberId(3))]);
     let (number, request) = seeker.poll_request(at(2)).unwrap();
     assert_eq!((request.part, request.avoided[0], request.blamed), (part, MemberId(3), 1));
-    seeker.handle_offer(at(60_000), number, SERVER, &Offer { part, offered: member(3) });
+    seeker.handle_offer(at(9_000), number, SERVER, &Offer { part, offered: member(3) });
     assert!(actions(&mut seeker).is_empty());
-    assert!(seeker.poll_request(at(60_000)).is_none(), "not at once: it would be named again");
-    let mut now = at(60_000);
+    assert!(seeker.poll_request(at(9_000)).is_none(), "not at once: it would be named again");
+    let mut now = at(9_000);
     while actions(&mut seeker).is_empty() {
         now = seeker.poll_timeout(now).expect("a bounded wait");
         seeker.handle_timeout(now);
         if let Some((number, request)) = seeker.poll_request(now) {
             seeker.handle_offer(now, number, SERVER, &Offer { part: request.part, offered: member(3) });
         }
-        assert!(now < at(61_000), "in the end the server is asked");
+        assert!(now < at(10_000), "in the end the server is asked");
     }
 }
 
@@ -261,4 +262,44 @@ fn who_is_told_to_wait_does_not_ask_for_everything_meanwhile() {
         }
     }
     assert!(sent <= 48, "{sent} requests in the time of one wait");
+}
+
+#[test]
+fn who_only_claims_to_have_objects_costs_some_seconds_and_then_the_server_is_asked() {
+    let mut seeker = seeker(320, 0);
+    let (mut now, mut asked) = (at(0), 0);
+    while now < at(30_000) && asked == 0 {
+        for (number, part) in requests(&mut seeker, now) {
+            let offered = Offered::Wait { milliseconds: u16::MAX };
+            seeker.handle_offer(now, number, SERVER, &Offer { part, offered });
+        }
+        asked = parts(&mut seeker).iter().filter(|(source, _)| *source == Source::Server).count();
+        let due = seeker.poll_timeout(now).expect("a bounded wait");
+        assert!(due <= now + Duration::from_secs(1), "no wait is longer, whatever an offer says");
+        now = due;
+        seeker.handle_timeout(now);
+    }
+    assert!(asked > 0 && (at(10_000)..at(12_000)).contains(&now), "{now:?}");
+}
+
+#[test]
+fn what_others_are_asked_for_is_not_asked_for_again_when_one_fails() {
+    let mut seeker = seeker(32, 0);
+    let (number, part) = requests(&mut seeker, at(0))[0];
+    seeker.handle_offer(at(0), number, SERVER, &Offer { part, offered: member(1) });
+    for object in 0..26 {
+        seeker.arrived(at(10), Source::Member(MemberId(1)), object, true);
+    }
+    let late = requests(&mut seeker, at(1900));
+    assert_eq!(late.len(), 1, "late objects are asked of another");
+    seeker.failed(at(1901), MemberId(1));
+    assert!(requests(&mut seeker, at(1901)).is_empty(), "that request has still to be answered");
+    seeker.handle_offer(
+        at(1902),
+        late[0].0,
+        SERVER,
+        &Offer { part: late[0].1, offered: Offered::Nobody { others: false } },
+    );
+    actions(&mut seeker);
+    assert!(requests(&mut seeker, at(1903)).is_empty());
 }

@@ -290,6 +290,7 @@ fn parse_part(from: &mut Reader<'_>) -> Result<Part, Reject> {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
 mod tests {
     use std::net::Ipv4Addr;
 

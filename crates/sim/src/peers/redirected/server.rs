@@ -74,7 +74,9 @@ impl Server {
         if let Some(cast) = self.cast.as_mut().filter(|_| !held.is_whole()) {
             let mut others = Availability::none(chunks);
             if held.count() > 0 {
-                for chunk in (0..chunks).filter(|&chunk| cast.is_elsewhere(chunk, held.has(chunk.into()))) {
+                for chunk in
+                    (0..chunks).filter(|&chunk| cast.is_elsewhere(now, chunk, held.has(chunk.into())))
+                {
                     others.set(chunk.into(), true);
                 }
             }
