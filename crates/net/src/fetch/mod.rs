@@ -276,15 +276,17 @@ impl Fetch<'_> {
     /// Joins the machines that serve each other, if there is such a swarm. Without one, everything else works.
     fn join_swarm(&self) -> Option<Arc<Node>> {
         let options = self.options.peers.clone().filter(|_| self.options.transport == Transport::Auto)?;
+        // By loopback there is nobody to share with, and no port is to be opened to the network.
+        let server = self.client.address().ok()?.ip();
+        if server.to_canonical().is_loopback() {
+            return None;
+        }
         let request = SwarmRequest {
             reference: self.reference.clone(),
             manifest: self.sealed.digest().to_hex(),
             peer: proto::peer::VERSION,
         };
-        let joined = self.client.join_swarm(&request).and_then(|grant| {
-            let server = self.client.address()?.ip();
-            Node::start(grant, server, options)
-        });
+        let joined = self.client.join_swarm(&request).and_then(|grant| Node::start(grant, server, options));
         match joined {
             Ok(node) => Some(Arc::new(node)),
             // An older server, or one that does not want this.

@@ -19,6 +19,8 @@ use crate::waker::Waker;
 const UPLOADS_MAX: usize = 16;
 /// Most of them to one address.
 const UPLOADS_PER_ADDRESS_MAX: usize = 4;
+/// Most connections at all.
+const THREADS_MAX: usize = 64;
 /// A connection that asks for nothing is closed after this time.
 const IDLE_MAX: Duration = Duration::from_secs(20);
 /// Longest wait for a connection, so that the end of the node is noticed.
@@ -76,10 +78,15 @@ pub(super) struct Served {
 
 /// Accepts connections until the node ends.
 pub(super) fn listen(listener: &TcpListener, served: &Arc<Served>, over: &AtomicBool) {
+    let threads = Arc::new(());
     while !over.load(Ordering::Acquire) {
         let _ = udp::wait(&[listener, &served.waker], None, WAIT_MAX);
         while let Ok((stream, from)) = listener.accept() {
-            let served = Arc::clone(served);
+            // Also those that are told to go elsewhere, or never finish the handshake, have a thread.
+            if Arc::strong_count(&threads) > THREADS_MAX {
+                continue;
+            }
+            let (served, thread) = (Arc::clone(served), Arc::clone(&threads));
             let address = from.ip().to_canonical();
             let accepted =
                 stream.set_nonblocking(false).and_then(|()| served.uploads.enter(address, &stream));
@@ -88,6 +95,7 @@ pub(super) fn listen(listener: &TcpListener, served: &Arc<Served>, over: &Atomic
                 let Ok(number) = accepted else { return };
                 let _ = serve(stream, number.is_some(), &served);
                 number.into_iter().for_each(|number| served.uploads.leave(number));
+                drop(thread);
             });
         }
     }
