@@ -46,6 +46,7 @@ mod shares;
 mod side_by_side;
 mod site;
 mod swarm;
+mod sweep_plot;
 mod threads;
 mod trace;
 mod transfer;

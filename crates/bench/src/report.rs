@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::Result;
 use crate::context::{notebook, root};
 use crate::figure::{Bar, Figure};
-use crate::{shares, side_by_side};
+use crate::{shares, side_by_side, sweep_plot};
 
 #[derive(Deserialize)]
 struct Entry {
@@ -54,6 +54,9 @@ pub(crate) fn write(describe: shares::Describe<'_>) -> Result<()> {
         notes.for_each(|(_, note)| page.push_str(note));
         if let Some(entry) = entries.iter().find(|entry| entry.figure.name == side_by_side::FIGURE) {
             side_by_side::write(&mut page, &entry.figure, &plots.join("side_by_side.svg"))?;
+        }
+        if let Some(entry) = entries.iter().find(|entry| entry.figure.name == sweep_plot::FIGURE) {
+            sweep_plot::write(&mut page, &entry.figure, &plots.join("start_delay.svg"))?;
         }
         let file = plots.join(format!("{group}.svg"));
         let figures: Vec<_> = entries.iter().map(|entry| &entry.figure).collect();

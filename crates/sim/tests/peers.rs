@@ -169,11 +169,12 @@ fn it_does_not_matter_who_redirects() {
         let handling = Duration::from_micros(20);
         let run = |kind| Sweep { handling, ..Sweep::new(kind, Duration::from_secs(delay)) }.run();
         let [server, switch] = [Kind::Server, Kind::Switch].map(run);
-        for (what, one, other) in [
-            ("images", server.images(), switch.images()),
-            ("seconds", server.seconds(0.5), switch.seconds(0.5)),
+        // Where all start at once, the agent's own leases and slots cost half a second of 11.5.
+        for (what, one, other, within) in [
+            ("images", server.images(), switch.images(), 0.05),
+            ("seconds", server.seconds(0.5), switch.seconds(0.5), 0.08),
         ] {
-            assert!((other / one - 1.0).abs() < 0.05, "delay {delay} s: {one} and {other} {what}");
+            assert!((other / one - 1.0).abs() < within, "delay {delay} s: {one} and {other} {what}");
         }
     }
 }

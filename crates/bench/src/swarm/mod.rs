@@ -3,6 +3,7 @@
 //! "Images" is the payload that the server sent, by multicast and unicast, over the encoded image.
 
 mod compared;
+mod simulated;
 mod starts;
 mod switch;
 
@@ -25,6 +26,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &starts::LATE,
     &compared::ONE_HOST,
     &compared::VS_BEST,
+    &simulated::SIMULATED,
     &switch::USERSPACE,
     #[cfg(feature = "ebpf")]
     &switch::KERNEL,

@@ -97,6 +97,8 @@ pub(super) struct Swarm {
     objects: u32,
     members: Vec<Member>,
     slots: HashMap<MemberId, usize>,
+    /// The members at each place.
+    places: HashMap<u32, Vec<MemberId>>,
     /// The member that is looked at first for the next request.
     cursor: usize,
     leases: Leases,
@@ -114,7 +116,7 @@ struct Best {
 impl Swarm {
     pub(super) fn new(now: Instant, objects: u32) -> Self {
         let (members, slots, leases) = (Vec::new(), HashMap::new(), Leases::default());
-        Self { objects, members, slots, cursor: 0, leases, heard_at: now }
+        Self { objects, members, slots, places: HashMap::new(), cursor: 0, leases, heard_at: now }
     }
 
     pub(super) fn touch(&mut self, now: Instant) {
@@ -147,6 +149,7 @@ impl Swarm {
         }
         self.heard_at = now;
         let slot = *self.slots.entry(member).or_insert_with(|| {
+            self.places.entry(0).or_default().push(member);
             self.members.push(Member {
                 id: member,
                 contact,
@@ -168,19 +171,34 @@ impl Swarm {
             return false;
         }
         (known.contact, known.heard_at) = (contact, now);
-        (known.port, known.place) = (report.port, report.place);
+        let place = std::mem::replace(&mut known.place, report.place);
+        known.port = report.port;
         known.held.replace(report.window.objects.clone(), report.window.held.iter().cloned());
+        if place != report.place {
+            self.leave_place(member, place);
+            self.places.entry(report.place).or_default().push(member);
+        }
         true
     }
 
     pub(super) fn remove(&mut self, member: MemberId) {
         let Some(slot) = self.slots.remove(&member) else { return };
-        self.members.swap_remove(slot);
+        let place = self.members.swap_remove(slot).place;
+        self.leave_place(member, place);
         if let Some(moved) = self.members.get(slot) {
             self.slots.insert(moved.id, slot);
         }
         let slots = &self.slots;
         self.leases.sweep(self.heard_at, |member| slots.contains_key(&member));
+    }
+
+    fn leave_place(&mut self, member: MemberId, place: u32) {
+        if let Some(here) = self.places.get_mut(&place) {
+            here.retain(|other| *other != member);
+            if here.is_empty() {
+                self.places.remove(&place);
+            }
+        }
     }
 
     /// Forgets members that were silent for too long. Returns how many.
@@ -249,7 +267,7 @@ impl Swarm {
         let known = self.slots.get(&member).map(|&slot| &self.members[slot]);
         let (place, lacks) = known.map_or((0, self.objects), |member| (member.place, member.lacks()));
         let asker = (member, lacks);
-        let (near, far) = self.candidates(now, asker, place, request);
+        let near = self.near(now, asker, place, request);
         let wait = (Choice { part, chosen: Chosen::Wait { milliseconds: WAIT_MS } }, true);
         match near {
             Some(best) if best.has_room => return (self.assign(now, asker, &best, part.batch), true),
@@ -261,6 +279,7 @@ impl Swarm {
             return wait;
         }
         let mut part = Part { mask: open, ..part };
+        let far = self.far(now, asker, place, request);
         let Some(mut best) = far.filter(|best| best.mask & open != 0) else {
             self.leases.take(now, place, member, part);
             let others = self.others_lack(now, member, part);
@@ -292,18 +311,31 @@ impl Swarm {
         Choice { part, chosen }
     }
 
-    /// The best holder at `place`, and the best one elsewhere.
-    fn candidates(
+    /// The best holder at `place`. Others are not looked at: there may be thousands.
+    fn near(&self, now: Instant, asker: (MemberId, u32), place: u32, request: &Request) -> Option<Best> {
+        let here = self.places.get(&place).map_or(&[][..], Vec::as_slice);
+        let begin = self.cursor % here.len().max(1);
+        let in_turn = here[begin..].iter().chain(&here[..begin]);
+        self.best(now, asker, request, in_turn.map(|member| self.slots[member]))
+    }
+
+    /// The best holder elsewhere.
+    fn far(&self, now: Instant, asker: (MemberId, u32), place: u32, request: &Request) -> Option<Best> {
+        let begin = self.cursor % self.members.len().max(1);
+        let in_turn = (begin..self.members.len()).chain(0..begin);
+        self.best(now, asker, request, in_turn.filter(|&slot| self.members[slot].place != place))
+    }
+
+    /// The best holder of those at `slots`.
+    fn best(
         &self,
         now: Instant,
         (asker, lacks): (MemberId, u32),
-        place: u32,
         request: &Request,
-    ) -> (Option<Best>, Option<Best>) {
-        let count = self.members.len();
-        let (mut near, mut far): (Option<Best>, Option<Best>) = (None, None);
-        let (mut nears, mut fars) = (0, 0);
-        for slot in (0..count).map(|step| (self.cursor + step) % count) {
+        slots: impl Iterator<Item = usize>,
+    ) -> Option<Best> {
+        let (mut best, mut seen): (Option<Best>, usize) = (None, 0);
+        for slot in slots {
             let member = &self.members[slot];
             let mask = member.held.mask(request.part.batch) & request.part.mask;
             let refused = member.port == 0
@@ -314,11 +346,7 @@ impl Swarm {
             if mask == 0 || refused {
                 continue;
             }
-            let (best, seen) = match member.place == place {
-                true => (&mut near, &mut nears),
-                false => (&mut far, &mut fars),
-            };
-            *seen += 1;
+            seen += 1;
             let (load, has_room) = (member.load(now), member.has_room(now, asker, lacks));
             // Of equal ones the first in turn; who has more of what is asked for may have a little more to send.
             let score = |load: f64, mask: u32| load - f64::from(mask.count_ones());
@@ -327,13 +355,13 @@ impl Swarm {
                 (has_room, _) => has_room,
             };
             if best.as_ref().is_none_or(is_better) {
-                *best = Some(Best { slot, has_room, mask, load });
+                best = Some(Best { slot, has_room, mask, load });
             }
             // Those without room are passed: others may have it.
-            if nears >= CANDIDATES && near.as_ref().is_some_and(|best| best.has_room) {
+            if seen >= CANDIDATES && best.as_ref().is_some_and(|best| best.has_room) {
                 break;
             }
         }
-        (near, far)
+        best
     }
 }

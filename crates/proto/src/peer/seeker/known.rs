@@ -10,7 +10,7 @@ use crate::peer::wire::packet::{AVOIDED_MAX, MemberId};
 const AVOIDED_FOR: Duration = Duration::from_millis(500);
 const AVOIDED_FOR_MAX: Duration = Duration::from_secs(30);
 /// A connection to a member that is asked for nothing is closed after this time: a member serves only so many.
-const IDLE_AFTER: Duration = Duration::from_millis(500);
+const IDLE_AFTER: Duration = Duration::from_millis(200);
 /// Most members that are remembered.
 const PEERS_MAX: usize = 4096;
 

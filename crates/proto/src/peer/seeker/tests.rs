@@ -242,10 +242,9 @@ fn a_connection_that_is_not_used_is_closed_so_that_others_can_be_served() {
     for object in 0..32 {
         seeker.arrived(at(10), Source::Member(MemberId(1)), object, true);
     }
-    seeker.moved(at(300), Source::Member(MemberId(2)));
-    seeker.handle_timeout(at(300));
+    seeker.handle_timeout(at(100));
     assert!(actions(&mut seeker).is_empty());
-    seeker.handle_timeout(at(801));
+    seeker.handle_timeout(at(301));
     assert_eq!(actions(&mut seeker), [Action::Drop(MemberId(1))]);
     assert_eq!(seeker.counters().failures, 0);
 }
