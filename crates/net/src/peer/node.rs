@@ -216,13 +216,16 @@ impl Shared {
         let clock = Clock::start();
         let interval = Duration::from_millis(self.grant.report_ms.max(20));
         let (mut told, mut next, mut first) = (None, clock.now(), 0);
+        // A change is told twice, since a packet may be lost.
+        let mut again = true;
         let mut buffer = [0; PACKET_BYTES_MAX];
         while !over.load(Ordering::Acquire) {
             let now = clock.now();
             let changes = self.served.spool.changes();
-            let due =
-                if told == Some(changes) && first == 0 { next + REPORT_AT_LEAST } else { next + interval };
+            let is_told = told == Some(changes) && first == 0 && !again;
+            let due = if is_told { next + REPORT_AT_LEAST } else { next + interval };
             if told.is_none() || due <= now {
+                again = told != Some(changes);
                 first = self.report(first);
                 (told, next) = (Some(changes), now);
                 continue;
