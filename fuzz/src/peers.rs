@@ -44,7 +44,7 @@ fn from_members() -> Vec<Vec<u8>> {
     let scattered = (0..33).map(|at| 3 * at..3 * at + 1).collect();
     let request = Request { part: part(), avoided: [MemberId(2); AVOIDED_MAX], blamed: 1, direct: false };
     vec![
-        sealed(1, 1, &report(vec![0..50])),
+        sealed(1, 1, &report(vec![0..50, 60..61])),
         sealed(2, 1, &report(scattered)),
         sealed(3, 1, &Packet::Request(request)),
         sealed(1, 0, &Packet::Leave),

@@ -19,6 +19,8 @@ const TITLES: &[(&str, &str)] = &[
     ("mirror", "Disks that run before their image has arrived"),
     ("multicast", "Multicast to many hosts, with losses, slow hosts and other traffic"),
     ("network", "Multicast on networks with faults and other traffic"),
+    ("peers", "Machines that serve each other, beside other tools and multicast alone"),
+    ("switch", "An agent on a switch: requests that it sends to machines nearby"),
     ("versions", "Commits, clones, many writers and prunes of one repository"),
 ];
 

@@ -340,6 +340,7 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "commit",
         "serve",
         "fetch",
+        "switch",
         "status",
         "doctor",
         "token",

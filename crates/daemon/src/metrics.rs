@@ -23,7 +23,7 @@ pub struct Metrics {
 
 /// Numbers of tokens, from `token_uses` and the join token.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TokenTotals {
+pub(crate) struct TokenTotals {
     /// Tokens used within the last hour.
     pub in_use: u64,
     /// Of these, the ones that expire within a day or have expired.
@@ -94,7 +94,7 @@ impl Metrics {
     }
 
     /// All counters as the text of one scrape.
-    pub fn text(
+    pub(crate) fn text(
         &self,
         totals: &SessionTotals,
         tokens: &TokenTotals,

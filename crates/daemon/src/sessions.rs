@@ -146,7 +146,7 @@ impl Sessions {
         let attached = request.attached;
         let key = Key { reference: reference.clone(), interface: interface.index, ipv4, attached };
         let slot = self.slot(key.clone())?;
-        let grant = self.admit(&slot, &key, version, options, interface, (request, peer), held);
+        let grant = self.admit(&slot, &key, version, options, interface, (request, peer, held));
         drop(slot);
         // A session that could not be started takes no place.
         let grant = grant.inspect_err(|_| self.sweep())?;
@@ -162,8 +162,7 @@ impl Sessions {
         version: &SignedManifest,
         options: &MulticastOptions,
         interface: Interface,
-        (request, peer): (&SessionRequest, SocketAddr),
-        held: Vec<Range<u32>>,
+        (request, peer, held): (&SessionRequest, SocketAddr, Vec<Range<u32>>),
     ) -> Result<SessionGrant, Failure> {
         let mut running = slot.lock();
         if running.as_ref().is_none_or(Running::is_over) {

@@ -1,5 +1,5 @@
-//! Golden bytes of the peer protocol, version 1 (`formats/peer.md`). `DISKCAST_BLESS=1 cargo test -p diskcast-proto --test
-//! peer` writes files that do not exist yet; it never changes one.
+//! Golden bytes of the peer protocol, version 1 (`formats/peer.md`). `DISKCAST_BLESS=1 cargo test -p diskcast-proto
+//! --test peer` writes files that do not exist yet; it never changes one.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ fn golden_packets_are_written_and_read() {
         let window = Window { objects: 32..96, held };
         Packet::Report(Report { port: 7701, uploads: 2, place: 0xabcd, objects: 1000, window })
     };
-    packet("report-runs", &report(vec![40..64]));
+    packet("report-runs", &report(vec![40..64, 70..71]));
     packet("report-bitmap", &report((0..16).map(|at| 32 + 4 * at..33 + 4 * at).collect()));
     packet("leave", &Packet::Leave);
     let avoided = [MemberId(5), MemberId(6), MemberId(0), MemberId(0)];

@@ -161,8 +161,8 @@ fn the_hybrid_costs_as_little_as_the_better_of_peers_and_multicast() {
 }
 
 /// The switch as redirector costs as much as the server, within 5 %. Its agent is no Python module as in seed 004:
-/// 20 µs for a message. With 200 µs, the 8800 requests a second of 30 receivers that start at once are more
-/// than it can take.
+/// 20 µs for a message. With 200 µs, the 8800 requests a second of 30 receivers that start at once are more than it
+/// can take.
 #[test]
 fn it_does_not_matter_who_redirects() {
     for delay in DELAYS_S {

@@ -34,7 +34,7 @@ pub(super) const TOGETHER: Group = Group {
 pub(super) const SEQUENCE: Group = Group {
     figures: &[(
         "peers.sequence",
-        "images that the server sent to ten hosts, each of which starts when the one before has ended and still serves; \
+        "images that the server sent to ten hosts, each of which starts when the one before still serves; \
          at most 1.2",
     )],
     measure: sequence,

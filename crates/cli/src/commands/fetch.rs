@@ -24,8 +24,9 @@ use crate::{connect, interrupt, repository, target, version};
 
 /// Fetch an image from a server and write it to a disk or a file
 ///
-/// Joins the server's multicast session, at any time, and fetches the rest from machines that have it, or from the server
-/// by unicast. Serves what it has to others while it runs. Prints at the end how many bytes came each way. Continues if multicast stops working or, for some time, if the server cannot be reached.
+/// Joins the server's multicast session, at any time, and fetches the rest from machines that have it, or from the
+/// server by unicast. Serves what it has to others while it runs. Prints at the end how many bytes came each way.
+/// Continues if multicast stops working or, for some time, if the server cannot be reached.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "diskcast fetch [OPTIONS] [SERVER] <NAME> <TARGET>",
@@ -75,7 +76,7 @@ pub(crate) struct Args {
     /// Folder of that file, which has no name there
     #[arg(long, value_name = "FOLDER", default_value = "/var/tmp")]
     pub spool_folder: PathBuf,
-    /// The switch or rack of this machine: machines at one place serve each other first [default: what the server knows]
+    /// The switch or rack of this machine: machines at one place serve each other first [default: as the server knows]
     #[arg(long, value_name = "NAME")]
     pub place: Option<String>,
     #[command(flatten)]
@@ -263,7 +264,8 @@ fn peer_record(done: &FetchReport) -> serde_json::Value {
     json!({
         "requests": counters.requests, "repeated": counters.repeated, "unanswered": counters.unanswered,
         "objects_from_peers": counters.from_members, "objects_from_server": counters.from_server,
-        "waits": counters.waits, "liars": counters.liars, "failures": counters.failures, "doubled": counters.doubled, "crowded": counters.crowded,
+        "waits": counters.waits, "liars": counters.liars, "failures": counters.failures,
+        "doubled": counters.doubled, "crowded": counters.crowded,
     })
 }
 

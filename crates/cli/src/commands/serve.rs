@@ -56,8 +56,7 @@ pub(crate) struct Args {
     /// Also write the join token to this file (mode 0600), and replace it there before it expires
     #[arg(long, value_name = "FILE")]
     pub token_out: Option<PathBuf>,
-    /// Networks that are near each other, for machines that serve each other: lines of `NETWORK/BITS NAME`, one name for
-    /// each switch or rack
+    /// What is near, for machines that serve each other: lines of `NETWORK/BITS NAME`, one name for each switch or rack
     #[arg(long, value_name = "FILE")]
     pub places: Option<PathBuf>,
     /// Lifetime of the printed join token

@@ -33,7 +33,7 @@ impl Peers<'_> {
         kept: &mut Vec<(u64, Bytes)>,
     ) -> Result<Pulled> {
         let needed: Vec<u64> = builder.needed().filter(|&id| builder.object(id).is_some()).collect();
-        let objects = super::intake::runs(&needed).collect();
+        let objects = super::by_unicast::runs(&needed).collect();
         let taker = TreeTaker(Mutex::new((builder, kept)));
         self.pull(objects, &taker)
     }

@@ -13,14 +13,14 @@ use image::{
     Catalogue, CatalogueBuilder, Cipher, InstallReport, Installer, ObjectRef, ObjectSource, Offer,
     SignedManifest,
 };
-use parking_lot::Mutex;
 use proto::peer::SeekerCounters;
 
 use super::by_peers::Peers;
+use super::by_unicast::{fetch_all, pull_chunks, runs};
 use super::counted::Arrived;
 use super::unicast_fallback::UnicastFallback;
 use crate::api::SessionGrant;
-use crate::clock::{Clock, Stop};
+use crate::clock::Stop;
 use crate::multicast::receiver::{Accept, Consumer, SessionView, Wish};
 use crate::peer::Node;
 use crate::waker::Waker;
@@ -227,8 +227,8 @@ impl Intake {
         Ok(())
     }
 
-    /// Fetches the tree from other machines and begins the install. What takes time comes before a session is joined, so
-    /// that its stream does not pass meanwhile.
+    /// Fetches the tree from other machines and begins the install. What takes time comes before a session is joined,
+    /// so that its stream does not pass meanwhile.
     pub(super) fn prepare(&mut self, stop: &Stop) -> Result<()> {
         self.pull_tree(stop, BESIDE_AT_ONCE)?;
         self.begin_chunks()
@@ -440,76 +440,4 @@ impl Consumer for Intake {
             self.fallback.mend(object, name, damaged);
         }
     }
-}
-
-/// Fetches the chunks that `installer` misses from `source`, `most` at a time, until `limit` has passed, a fetch fails,
-/// or `stop` is set.
-fn pull_chunks(
-    catalogue: &Catalogue,
-    installer: &Installer,
-    (source, most): (&dyn ObjectSource, usize),
-    stop: &Stop,
-    limit: Option<Duration>,
-) -> Result<()> {
-    let clock = Clock::start();
-    let is_over = || stop.is_stopped() || limit.is_some_and(|limit| clock.elapsed() >= limit);
-    let failed = Mutex::new(None);
-    let get = |id: u64| {
-        let object = catalogue.objects()[usize::try_from(id).expect("chunks of the catalogue are missing")];
-        match installer.offer(id, source.fetch(&object)?)? {
-            Offer::Taken | Offer::Known | Offer::Full => Ok(()),
-            Offer::Wrong(error) => Err(error),
-        }
-    };
-    at_once(most, installer.missing().into_iter().flatten(), |id| {
-        if is_over() {
-            return false;
-        }
-        let got = get(id);
-        let goes_on = got.is_ok();
-        if let Err(error) = got {
-            failed.lock().get_or_insert(error);
-        }
-        goes_on
-    });
-    failed.into_inner().map_or(Ok(()), Err)
-}
-
-/// Fetches `objects`, `most` at a time, until one fails or `stop` is set.
-fn fetch_all(
-    source: &dyn ObjectSource,
-    objects: &[(u64, ObjectRef)],
-    most: usize,
-    stop: &Stop,
-) -> Vec<(u64, Result<Bytes>)> {
-    let fetched = Mutex::new(Vec::with_capacity(objects.len()));
-    at_once(most.min(objects.len()), objects.iter(), |(id, object)| {
-        let bytes = source.fetch(object);
-        let goes_on = bytes.is_ok() && !stop.is_stopped();
-        fetched.lock().push((*id, bytes));
-        goes_on
-    });
-    fetched.into_inner()
-}
-
-/// Calls `work` for each of `items` from `threads` threads, until a call returns false.
-fn at_once<T>(threads: usize, items: impl Iterator<Item = T> + Send, work: impl Fn(T) -> bool + Sync) {
-    let items = Mutex::new(Some(items));
-    let next = || items.lock().as_mut()?.next();
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(item) = next() {
-                    if !work(item) {
-                        *items.lock() = None;
-                    }
-                }
-            });
-        }
-    });
-}
-
-/// Groups ascending numbers into runs of consecutive ones.
-pub(super) fn runs(numbers: &[u64]) -> impl Iterator<Item = Range<u64>> + '_ {
-    numbers.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1)
 }

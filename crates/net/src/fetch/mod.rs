@@ -7,8 +7,10 @@
 //! they came from.
 
 mod by_peers;
+mod by_unicast;
 mod counted;
 mod intake;
+mod options;
 mod reporter;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -17,23 +19,23 @@ mod unicast_fallback;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Result, chain, limits};
-use image::{InstallReport, Manifest, ObjectSource, SignedManifest};
+use base::{Error, ErrorKind, Result, chain};
+use image::{Manifest, ObjectSource, SignedManifest};
 use parking_lot::Mutex;
 use proto::multicast::ReceiverCounters;
-use proto::peer::SeekerCounters;
 
 use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest, SwarmRequest};
 use crate::client::Client;
-use crate::clock::{Clock, Stop};
+use crate::clock::Clock;
 use crate::interface::{self, Interface};
 use crate::multicast::SCATTERED_BYTES_MAX;
 use crate::multicast::receiver::{End, Reach, ReceiveOptions, Received, receive};
-use crate::peer::{Node, PeerOptions};
+use crate::peer::Node;
 use counted::Counted;
 pub use counted::{Arrived, Counting};
 pub use intake::Begin;
 use intake::Intake;
+pub use options::{FetchOptions, FetchReport, Transport};
 pub use reporter::HostReporter;
 
 /// Unicast takes over after more than this many sessions in a row that brought no object.
@@ -47,99 +49,6 @@ const REJOIN_SILENCE: Duration = Duration::from_secs(1);
 const DOUBLINGS_MAX: u32 = 4;
 /// If fewer bytes are missing, unicast fetches them and multicast is not tried again.
 const SESSION_BYTES_MIN: u64 = 16 << 20;
-
-/// Which transports may be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Transport {
-    /// Multicast if it works on this network, unicast for what is left.
-    #[default]
-    Auto,
-    /// Multicast only: if it does not work, the fetch fails.
-    Multicast,
-    /// Unicast only.
-    Unicast,
-}
-
-/// Options of a fetch.
-#[derive(Clone)]
-pub struct FetchOptions {
-    /// Which transports may be used.
-    pub transport: Transport,
-    /// Interface of the multicast group, by name or address; by default the interface towards the server.
-    pub interface: Option<String>,
-    /// Name of this machine in the server's statistics.
-    pub name: String,
-    /// Whether to accept packets to the group only from the server's address (RFC 4607).
-    pub source_specific: bool,
-    /// Memory in bytes for objects that are incomplete or wait for the installer.
-    pub buffer_bytes: u64,
-    /// Multicast has failed after this time without any packet.
-    pub silent_after: Duration,
-    /// Multicast has failed after this time without a new block.
-    pub stalled_after: Duration,
-    /// How long unicast continues before multicast is tried again after a failure. Doubled each time, and longer if
-    /// no packet ever arrived.
-    pub retry_after: Duration,
-    /// How other machines get objects from this one, and it from them; `None` if they do not. Only with
-    /// [`Transport::Auto`].
-    pub peers: Option<PeerOptions>,
-    /// Counts what arrives.
-    pub arrived: Arc<Arrived>,
-    /// Ends the fetch. Usually the same [`Stop`] as the client's.
-    pub stop: Stop,
-    /// Called with a text for every change of plan.
-    pub tell: Arc<dyn Fn(&str) + Send + Sync>,
-}
-
-impl FetchOptions {
-    /// The defaults, for a machine called `name`.
-    #[must_use]
-    pub fn new(name: impl Into<String>) -> Self {
-        Self {
-            transport: Transport::Auto,
-            interface: None,
-            name: name.into(),
-            source_specific: false,
-            buffer_bytes: limits::RECEIVER_BUFFER_BYTES_DEFAULT,
-            silent_after: Duration::from_secs(3),
-            stalled_after: Duration::from_secs(10),
-            retry_after: Duration::from_secs(5),
-            peers: None,
-            arrived: Arc::default(),
-            stop: Stop::new(),
-            tell: Arc::new(|_| {}),
-        }
-    }
-}
-
-/// The result of a fetch.
-#[derive(Debug, Clone)]
-pub struct FetchReport {
-    /// `image@version`.
-    pub reference: String,
-    /// Bytes of objects that arrived by multicast.
-    pub multicast_bytes: u64,
-    /// Bytes of objects that arrived from other machines.
-    pub peer_bytes: u64,
-    /// Bytes of objects that arrived from the server by unicast.
-    pub unicast_bytes: u64,
-    /// What it asked other machines for, and what came of it.
-    pub peer_counters: SeekerCounters,
-    /// This machine among those that serve each other. It serves what it has until this is dropped.
-    pub node: Option<Arc<Node>>,
-    /// Why unicast was used, if it was.
-    pub unicast_reason: Option<String>,
-    /// Number of sessions joined.
-    pub sessions: u32,
-    /// The counters of the last session's receiver.
-    pub counters: ReceiverCounters,
-    /// Time until every object had arrived and was verified.
-    pub received: Duration,
-    /// Time until everything was written, durable and, if requested, read back.
-    pub installed: Duration,
-    /// What the installer did to the target.
-    pub install: InstallReport,
-}
 
 /// The manifest of `image`, `image:tag` or `image@version` from the server.
 ///
@@ -316,8 +225,8 @@ impl Fetch<'_> {
     }
 
     /// Joins the machines that serve each other, and gets everything without a session if a session would serve this
-    /// machine alone: others hold everything, or nobody else is there. Returns why unicast was needed, if everything has
-    /// arrived; `None` if a session is to be joined.
+    /// machine alone: others hold everything, or nobody else is there. Returns why unicast was needed, if everything
+    /// has arrived; `None` if a session is to be joined.
     fn by_peers_first(&mut self) -> Result<Option<Option<String>>> {
         let Some(node) = self.join_swarm() else { return Ok(None) };
         let (stop, grant) = (&self.options.stop, node.grant());
@@ -367,15 +276,17 @@ impl Fetch<'_> {
     /// Joins the machines that serve each other, if there is such a swarm. Without one, everything else works.
     fn join_swarm(&self) -> Option<Arc<Node>> {
         let options = self.options.peers.clone().filter(|_| self.options.transport == Transport::Auto)?;
+        // By loopback there is nobody to share with, and no port is to be opened to the network.
+        let server = self.client.address().ok()?.ip();
+        if server.to_canonical().is_loopback() {
+            return None;
+        }
         let request = SwarmRequest {
             reference: self.reference.clone(),
             manifest: self.sealed.digest().to_hex(),
             peer: proto::peer::VERSION,
         };
-        let joined = self.client.join_swarm(&request).and_then(|grant| {
-            let server = self.client.address()?.ip();
-            Node::start(grant, server, options)
-        });
+        let joined = self.client.join_swarm(&request).and_then(|grant| Node::start(grant, server, options));
         match joined {
             Ok(node) => Some(Arc::new(node)),
             // An older server, or one that does not want this.

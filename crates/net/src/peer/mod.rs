@@ -20,9 +20,11 @@ mod spool;
 mod tests;
 mod transfer;
 mod upload;
+mod want;
 
 pub use node::{Node, PeerOptions, PeerTraffic};
 pub use proto::peer::{RedirectorCounters, SwarmView, VERSION};
-pub use pull::{Pulled, Taker, Want};
+pub use pull::Pulled;
 pub use redirect::RedirectorServer;
 pub use spool::{Spool, SpoolLimits};
+pub use want::{Taker, Want};

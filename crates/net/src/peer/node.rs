@@ -18,7 +18,7 @@ use proto::peer::{
 use socket2::{Domain, Socket, Type};
 
 use super::spool::{Spool, SpoolLimits};
-use super::upload::{self, Uploads};
+use super::upload::{self, Served, Uploads};
 use crate::api::SwarmGrant;
 use crate::clock::Clock;
 use crate::udp;
@@ -73,18 +73,15 @@ pub struct Node {
 pub(super) type Answer = (u32, IpAddr, Offer);
 
 /// What the threads of a node share.
-pub(super) struct Shared {
-    pub(super) grant: SwarmGrant,
-    pub(super) spool: Spool,
-    pub(super) uploads: Uploads,
-    pub(super) waker: Waker,
+struct Shared {
+    grant: SwarmGrant,
+    served: Arc<Served>,
     serves: bool,
     place: u32,
     socket: UdpSocket,
     server: SocketAddr,
     port: u16,
     report_number: AtomicU32,
-    sent_bytes: AtomicU64,
     replies: Mutex<Option<Sender<Answer>>>,
 }
 
@@ -104,16 +101,20 @@ impl Node {
         };
         let (reply, answers) = bounded(ANSWERS_MAX);
         let shared = Arc::new(Shared {
-            spool: Spool::new(grant.objects, options.spool),
-            uploads: Uploads::default(),
-            waker: Waker::new().map_err(context)?,
+            served: Arc::new(Served {
+                swarm: SwarmId(grant.swarm.0),
+                key: grant.transfer_key.0,
+                spool: Spool::new(grant.objects, options.spool),
+                uploads: Uploads::default(),
+                sent_bytes: AtomicU64::new(0),
+                waker: Waker::new().map_err(context)?,
+            }),
             serves: options.serves,
             place: if options.place == 0 { grant.place } else { options.place },
             socket,
             server: SocketAddr::new(server, grant.port),
             port,
             report_number: AtomicU32::new(0),
-            sent_bytes: AtomicU64::new(0),
             replies: Mutex::new(Some(reply)),
             grant,
         });
@@ -122,7 +123,7 @@ impl Node {
         let (control, control_over) = (Arc::clone(&shared), Arc::clone(&over));
         threads.push(thread("peer-control", move || control.control(&control_over)).map_err(context)?);
         if options.serves {
-            let (upload, upload_over) = (Arc::clone(&shared), Arc::clone(&over));
+            let (upload, upload_over) = (Arc::clone(&shared.served), Arc::clone(&over));
             let listen = move || upload::listen(&listener, &upload, &upload_over);
             threads.push(thread("peer-listen", listen).map_err(context)?);
         }
@@ -132,7 +133,7 @@ impl Node {
     /// The objects that it holds for others. Only verified ones may be put there.
     #[must_use]
     pub fn spool(&self) -> &Spool {
-        &self.shared.spool
+        &self.shared.served.spool
     }
 
     /// What the server granted.
@@ -144,8 +145,8 @@ impl Node {
     /// What it did for others so far.
     #[must_use]
     pub fn traffic(&self) -> PeerTraffic {
-        let sent_bytes = self.shared.sent_bytes.load(Ordering::Relaxed);
-        PeerTraffic { sent_bytes, uploads: self.shared.uploads.count() }
+        let sent_bytes = self.shared.served.sent_bytes.load(Ordering::Relaxed);
+        PeerTraffic { sent_bytes, uploads: self.shared.served.uploads.count() }
     }
 
     /// Port of its packets and its transfers.
@@ -182,8 +183,8 @@ impl std::fmt::Debug for Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
-        self.shared.waker.wake();
-        self.shared.uploads.close();
+        self.shared.served.waker.wake();
+        self.shared.served.uploads.close();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -195,10 +196,6 @@ impl Drop for Node {
 }
 
 impl Shared {
-    pub(super) fn count_sent(&self, bytes: u64) {
-        self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
     fn swarm(&self) -> SwarmId {
         SwarmId(self.grant.swarm.0)
     }
@@ -219,20 +216,23 @@ impl Shared {
         let clock = Clock::start();
         let interval = Duration::from_millis(self.grant.report_ms.max(20));
         let (mut told, mut next, mut first) = (None, clock.now(), 0);
+        // A change is told twice, since a packet may be lost.
+        let mut again = true;
         let mut buffer = [0; PACKET_BYTES_MAX];
         while !over.load(Ordering::Acquire) {
             let now = clock.now();
-            let changes = self.spool.changes();
-            let due =
-                if told == Some(changes) && first == 0 { next + REPORT_AT_LEAST } else { next + interval };
+            let changes = self.served.spool.changes();
+            let is_told = told == Some(changes) && first == 0 && !again;
+            let due = if is_told { next + REPORT_AT_LEAST } else { next + interval };
             if told.is_none() || due <= now {
+                again = told != Some(changes);
                 first = self.report(first);
                 (told, next) = (Some(changes), now);
                 continue;
             }
             // What arrives does not wake this thread: it looks once in an interval.
             let wait = due.since(now).min(interval);
-            if !udp::wait(&[&self.socket, &self.waker], None, wait).unwrap_or(false) {
+            if !udp::wait(&[&self.socket, &self.served.waker], None, wait).unwrap_or(false) {
                 continue;
             }
             while let Ok((length, from)) = self.socket.recv_from(&mut buffer) {
@@ -243,7 +243,7 @@ impl Shared {
 
     /// Reports what it holds from object `first` on. Returns from where to go on next time, 0 after the end.
     fn report(&self, first: u32) -> u32 {
-        let held = self.spool.held();
+        let held = self.served.spool.held();
         let mut at = first;
         for _ in 0..WINDOWS_MAX {
             let window = Window::of(&held, at);
@@ -251,7 +251,7 @@ impl Shared {
             let number = self.report_number.fetch_add(1, Ordering::Relaxed);
             let report = Report {
                 port: if self.serves { self.port } else { 0 },
-                uploads: u8::try_from(self.uploads.count()).unwrap_or(u8::MAX),
+                uploads: u8::try_from(self.served.uploads.count()).unwrap_or(u8::MAX),
                 place: self.place,
                 objects: self.grant.objects,
                 window,
@@ -279,7 +279,7 @@ impl Shared {
             }
             Ok(Packet::Request(request)) if self.serves => {
                 let part = request.part;
-                let has = Part { mask: part.mask & self.spool.mask(part.batch), ..part };
+                let has = Part { mask: part.mask & self.served.spool.mask(part.batch), ..part };
                 let member = MemberId(self.grant.member.0);
                 let offer = match has.mask {
                     0 => Offer { part, offered: Offered::Nobody { others: false } },

@@ -1,25 +1,24 @@
 //! Gets objects from other members, and from the server what nobody has: sockets and threads around the seeker.
 //!
-//! One thread for each member that sends, which connects, asks, and passes what arrives to the taker; few for the server.
+//! One thread for each member that sends, which connects, asks, and passes what arrives to the taker; few for the
+//! server.
 //! The calling thread runs the machine.
 
 use std::collections::HashMap;
 use std::net::{Shutdown, SocketAddr};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Scope;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result};
-use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
-use image::{ObjectRef, ObjectSource};
 use proto::peer::{Action, MemberId, Part, Seeker, SeekerConfig, SeekerCounters, Source};
 
 use super::node::Node;
 use super::transfer::{Pulse, Transfer};
-use crate::clock::{Clock, Stop};
+use super::want::{Event, Want};
+use crate::clock::Clock;
 
 /// Bytes of objects under way, and of one request, as far as the mean length of objects tells.
 const WINDOW_BYTES: u32 = 6 << 20;
@@ -31,40 +30,6 @@ const FAN_IN: usize = 4;
 /// Longest wait, so that a stop is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Takes what arrives. Threads share it.
-pub trait Taker: Sync {
-    /// Digest and length of an object, if they are known.
-    fn object(&self, id: u64) -> Option<ObjectRef>;
-
-    /// Verifies an object and takes it; may wait until there is room. False if it is wrong.
-    ///
-    /// # Errors
-    /// What ends the pull: the target failed.
-    fn take(&self, id: u64, bytes: Bytes) -> Result<bool>;
-}
-
-/// What to pull, and from whom else.
-pub struct Want<'a> {
-    /// The objects.
-    pub objects: Vec<Range<u64>>,
-    /// Takes them.
-    pub taker: &'a dyn Taker,
-    /// The server, for what no member has.
-    pub server: &'a dyn ObjectSource,
-    /// Most objects that are fetched from the server at the same time.
-    pub at_once: usize,
-    /// Mean length of an object, in bytes.
-    pub object_bytes: u32,
-    /// Ends the pull.
-    pub stop: &'a Stop,
-    /// Ends the pull when others are found to lack the same: multicast serves them together.
-    pub alone: bool,
-    /// Ends the pull after this time.
-    pub limit: Option<Duration>,
-    /// Counts bytes of objects as they arrive from members.
-    pub arrived: &'a (dyn Fn(u64) + Sync),
-}
-
 /// What became of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pulled {
@@ -74,16 +39,6 @@ pub struct Pulled {
     pub peer_bytes: u64,
     /// What the machine counted.
     pub counters: SeekerCounters,
-}
-
-/// What happened on another thread.
-pub(super) enum Event {
-    Arrived(Source, u64, bool),
-    Lacks(MemberId, Part),
-    /// The connection of this number to a member has ended.
-    Ended(MemberId, u64),
-    /// The pull cannot go on.
-    Fatal(Error),
 }
 
 impl Node {
@@ -238,15 +193,19 @@ impl<'scope, 'env> Puller<'scope, 'env> {
                 seeker.arrived(now, source, object, right);
             }
             Some(Event::Lacks(member, part)) => seeker.lacks(now, Source::Member(member), part),
-            Some(Event::Ended(member, number)) => {
-                if self.connections.get(&member).is_some_and(|connection| connection.number == number) {
-                    self.connections.remove(&member);
-                    seeker.failed(now, member);
-                }
+            Some(Event::Ended(member, number)) if self.is_current(member, number) => {
+                self.connections.remove(&member);
+                seeker.failed(now, member);
             }
+            Some(Event::Ended(..)) => {}
             Some(Event::Fatal(error)) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Whether the connection of this number is the one to `member` now.
+    fn is_current(&self, member: MemberId, number: u64) -> bool {
+        self.connections.get(&member).is_some_and(|connection| connection.number == number)
     }
 
     fn obey(&mut self, action: Action) {

@@ -1,3 +1,6 @@
+//! Machines that serve each other, over real sockets.
+#![expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
+
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::ops::Range;
@@ -251,7 +254,7 @@ fn an_error_of_the_target_ends_the_pull() {
     until_held(&server, 64);
     let (stop, taker) = (Stop::new(), Full(Arc::clone(&version)));
     let want = Want {
-        objects: vec![0..64],
+        objects: vec![0..32, 32..64],
         taker: &taker,
         server: &*version,
         at_once: 2,

@@ -14,7 +14,7 @@ use proto::peer::{MemberId, Part, Record, Source, batch_of};
 
 use super::channel;
 use super::node::Node;
-use super::pull::{Event, Want};
+use super::want::{Event, Want};
 
 /// Pieces of an object in which its arrival is noted.
 const PIECE_BYTES: usize = 64 << 10;

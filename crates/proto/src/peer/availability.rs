@@ -169,6 +169,7 @@ impl Availability {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
 mod tests {
     use base::{Chance, runs::RunSet};
 

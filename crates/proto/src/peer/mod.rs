@@ -9,8 +9,8 @@
 //! seeker        the asker's part: what is missing, who was named, what to do if he fails
 //! ```
 //!
-//! Objects are numbered as in the catalogue of the version: tree nodes, then chunks. They are asked for in batches: batch
-//! `b` is the objects `32 b .. 32 b + 32`, and a mask says which of them.
+//! Objects are numbered as in the catalogue of the version: tree nodes, then chunks. They are asked for in batches:
+//! batch `b` is the objects `32 b .. 32 b + 32`, and a mask says which of them.
 
 mod availability;
 mod redirector;

@@ -1,24 +1,24 @@
-//! The redirector: knows which member of a swarm holds which objects, and names one to who asks. The server runs it, and
-//! an agent on a switch. Source: `formats/peer.md`, section 3; seed 004.
+//! The redirector: knows which member of a swarm holds which objects, and names one to who asks. The server runs it,
+//! and an agent on a switch. Source: `formats/peer.md`, section 3; seed 004.
 //!
 //! Members that are near (at the same place) go first; of those, the ones with the least to send, in turn. What nobody
 //! near holds is fetched to a place once: who asks first gets it from afar, the others wait until he has it.
 //!
 //! Nothing here is trusted for content: who was named wrongly costs an attempt. All tables are bounded.
 
+mod choice;
 mod leases;
 mod swarm;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::ops::Range;
 
 use base::{Duration, Instant};
 
-use super::wire::packet::{MemberId, Offer, Offered, Report, Request, SwarmId};
-use crate::peer::Part;
+use super::wire::packet::{MemberId, Report, Request, SwarmId};
+pub use choice::{Choice, Chosen, Contact, SwarmView};
 use swarm::Swarm;
 
 /// Bounds of a redirector.
@@ -49,63 +49,6 @@ impl Default for RedirectorConfig {
     }
 }
 
-/// Where a member is heard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contact {
-    /// Address and port of its packets.
-    pub from: SocketAddr,
-    /// The port of the switch through which they come; 0 at the server.
-    pub ingress: u32,
-}
-
-/// Whom the redirector names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Chosen {
-    /// Nobody else has it.
-    Nobody {
-        /// Whether others lack it, too.
-        others: bool,
-    },
-    /// Somebody near is about to have it.
-    Wait {
-        /// When to ask again, in milliseconds.
-        milliseconds: u16,
-    },
-    /// A member.
-    Member {
-        /// Who.
-        member: MemberId,
-        /// Where it is heard.
-        contact: Contact,
-        /// Port of its transfers, by TCP.
-        port: u16,
-    },
-}
-
-/// The answer to a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice {
-    /// The objects that it is about: some of those asked for.
-    pub part: Part,
-    /// Where to get them.
-    pub chosen: Chosen,
-}
-
-impl Choice {
-    /// The packet that tells it.
-    #[must_use]
-    pub fn offer(&self) -> Offer {
-        let offered = match self.chosen {
-            Chosen::Nobody { others } => Offered::Nobody { others },
-            Chosen::Wait { milliseconds } => Offered::Wait { milliseconds },
-            Chosen::Member { member, contact, port } => {
-                Offered::Member { member, address: Some(contact.from.ip()), port }
-            }
-        };
-        Offer { part: self.part, offered }
-    }
-}
-
 /// What a redirector has done since it began. Counters never decrease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RedirectorCounters {
@@ -125,17 +68,6 @@ pub struct RedirectorCounters {
     pub waits: u64,
     /// Members that were named no more, because others got wrong bytes from them.
     pub banned: u64,
-}
-
-/// A swarm as others see it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SwarmView {
-    /// Members that were heard lately.
-    pub members: u32,
-    /// Those of them that hold everything.
-    pub whole: u32,
-    /// Number of objects of the version.
-    pub objects: u32,
 }
 
 /// The machine. Swarms come by [`Redirector::expect`] or with the first report.

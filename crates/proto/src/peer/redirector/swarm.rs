@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use base::{Duration, Instant};
 
+use super::choice::{Choice, Chosen, Contact, SwarmView};
 use super::leases::Leases;
-use super::{Choice, Chosen, Contact, SwarmView};
 use crate::peer::availability::{Availability, Part};
 use crate::peer::wire::packet::{AVOIDED_MAX, MemberId, Report, Request};
 
@@ -14,8 +14,8 @@ use crate::peer::wire::packet::{AVOIDED_MAX, MemberId, Report, Request};
 const CANDIDATES: usize = 8;
 /// What was assigned to a member counts half after this time.
 const LOAD_HALVES: Duration = Duration::from_millis(200);
-/// A member sends to so many at a time. What few hold reaches all sooner if it goes to few at full rate, who then have it
-/// for others. Who lacks least goes first: it is done soonest, and the others find more elsewhere.
+/// A member sends to so many at a time. What few hold reaches all sooner if it goes to few at full rate, who then have
+/// it for others. Who lacks least goes first: it is done soonest, and the others find more elsewhere.
 const SLOTS: usize = 2;
 /// How long an asker keeps its slot after the last request that was assigned.
 const SLOT_KEPT: Duration = Duration::from_millis(150);

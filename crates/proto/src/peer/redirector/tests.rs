@@ -1,8 +1,12 @@
+//! Whom the redirector names.
+#![expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
+
 use std::net::Ipv4Addr;
 
 use base::Chance;
 
 use super::*;
+use crate::peer::Part;
 use crate::peer::wire::packet::{AVOIDED_MAX, Window};
 
 const SWARM: SwarmId = SwarmId(1);

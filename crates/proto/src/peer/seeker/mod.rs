@@ -4,6 +4,7 @@
 //! A driver sends what [`Seeker::poll_request`] returns to the redirector, obeys [`Seeker::poll_action`], and tells
 //! what came of it. Every wait is bounded: in the end the server is asked.
 
+mod counters;
 mod known;
 mod patience;
 mod pulls;
@@ -17,8 +18,10 @@ use base::{Duration, Instant};
 
 use super::availability::{Availability, Part, batch_of};
 use super::wire::packet::{MemberId, Offer, Offered, Request};
+pub use counters::SeekerCounters;
 use known::Known;
 use patience::Patience;
+pub use pulls::Source;
 use pulls::{Pull, Pulls};
 
 /// Most requests without an answer.
@@ -62,15 +65,6 @@ pub struct SeekerConfig {
     pub fan_in: usize,
 }
 
-/// Who sends objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// The server, by unicast.
-    Server,
-    /// A member.
-    Member(MemberId),
-}
-
 /// What the driver is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -87,49 +81,6 @@ pub enum Action {
     Server(Part),
     /// Close the connection to a member: it stalls or lies, or is asked for nothing now.
     Drop(MemberId),
-}
-
-/// What a seeker did. Counters never decrease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SeekerCounters {
-    /// Requests sent, without repeated ones.
-    pub requests: u64,
-    /// Requests sent again.
-    pub repeated: u64,
-    /// Requests that were never answered.
-    pub unanswered: u64,
-    /// Objects that members sent.
-    pub from_members: u64,
-    /// Objects that the server sent.
-    pub from_server: u64,
-    /// Times that the redirector told to wait.
-    pub waits: u64,
-    /// Members that sent wrong bytes.
-    pub liars: u64,
-    /// Members that failed or stalled.
-    pub failures: u64,
-    /// Objects that were asked of a second member at the end.
-    pub doubled: u64,
-    /// Answers that said that others lack the same.
-    pub crowded: u64,
-}
-
-impl SeekerCounters {
-    /// Adds what another seeker did.
-    pub fn add(&mut self, other: &Self) {
-        let Self { requests, repeated, unanswered, from_members, from_server, .. } = *other;
-        let Self { waits, liars, failures, doubled, crowded, .. } = *other;
-        self.requests += requests;
-        self.repeated += repeated;
-        self.unanswered += unanswered;
-        self.from_members += from_members;
-        self.from_server += from_server;
-        self.waits += waits;
-        self.liars += liars;
-        self.failures += failures;
-        self.doubled += doubled;
-        self.crowded += crowded;
-    }
 }
 
 /// A request without an answer.
@@ -436,7 +387,7 @@ impl Seeker {
     /// The batch with which this member begins: at its share of what it misses, so that members begin at different
     /// places. 0, 1/2, 1/4, 3/4, 1/8, …: wherever the number of members ends, the shares are spread.
     fn share(&self) -> u32 {
-        let before = u64::from(self.config.rank.reverse_bits()) * u64::from(self.missing.count()) >> 32;
+        let before = (u64::from(self.config.rank.reverse_bits()) * u64::from(self.missing.count())) >> 32;
         let mut seen = 0;
         let passes = |batch: &u32| {
             seen += u64::from(self.missing.mask(*batch).count_ones());

@@ -2,9 +2,17 @@
 
 use base::{Duration, Instant};
 
-use super::Source;
 use crate::peer::availability::{Part, batch_of};
 use crate::peer::wire::packet::MemberId;
+
+/// Who sends objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The server, by unicast.
+    Server,
+    /// A member.
+    Member(MemberId),
+}
 
 /// Objects of one batch that a source is to send.
 #[derive(Debug, Clone, Copy)]

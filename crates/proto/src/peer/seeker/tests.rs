@@ -1,4 +1,5 @@
 //! Tests of the seeker.
+#![expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
 
 use std::net::Ipv4Addr;
 

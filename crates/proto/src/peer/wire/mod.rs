@@ -2,3 +2,4 @@
 
 pub(super) mod packet;
 pub(super) mod record;
+mod window;

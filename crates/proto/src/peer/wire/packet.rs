@@ -1,42 +1,29 @@
-//! The packets between members of a swarm and its redirector, by UDP. All fields are clear, so that an agent on a switch
-//! reads them; their tag covers neither addresses nor the count of hops, so that it may pass a REQUEST on. Source:
-//! `formats/peer.md`, section 2.
+//! The packets between members of a swarm and its redirector, by UDP. All fields are clear, so that an agent on a
+//! switch reads them; their tag covers neither addresses nor the count of hops, so that it may pass a REQUEST on.
+//! Source: `formats/peer.md`, section 2.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::ops::Range;
 
-use base::wire::{Reader, Truncated};
+use base::wire::Reader;
 
+use super::window::HEADER_BYTES;
+pub use super::window::{PACKET_BYTES_MAX, Reject, Window};
 use crate::multicast::{Key, TAG_BYTES, tag};
-use crate::peer::availability::{Availability, Part};
+use crate::peer::availability::Part;
 
 /// Version of the protocol.
 pub const VERSION: u8 = 1;
-/// Most bytes of a packet.
-pub const PACKET_BYTES_MAX: usize = 1400;
 /// Most members that a REQUEST may name as not to be offered.
 pub const AVOIDED_MAX: usize = 4;
 
 const MAGIC: [u8; 4] = *b"DCPE";
 const HOPS_AT: usize = 6;
-const HEADER_BYTES: usize = 28;
-/// Bytes of a REPORT beside its list: header, fixed fields and tag.
-const REPORT_BYTES: usize = HEADER_BYTES + 20 + TAG_BYTES;
-const LIST_BYTES_MAX: usize = PACKET_BYTES_MAX - REPORT_BYTES;
-const RUN_BYTES: usize = 8;
-const RUNS_MAX: usize = LIST_BYTES_MAX / RUN_BYTES;
-const BITMAP_OBJECTS_MAX: u32 = (LIST_BYTES_MAX * 8) as u32;
 
 mod kind {
     pub(super) const REPORT: u8 = 1;
     pub(super) const LEAVE: u8 = 2;
     pub(super) const REQUEST: u8 = 3;
     pub(super) const OFFER: u8 = 4;
-}
-
-mod form {
-    pub(super) const RUNS: u8 = 0;
-    pub(super) const BITMAP: u8 = 1;
 }
 
 mod offered {
@@ -52,100 +39,6 @@ pub struct SwarmId(pub u64);
 /// Names a member of a swarm; 0 is the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub u64);
-
-/// Which of the objects `first .. first + count` somebody holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window {
-    /// The objects that this tells about.
-    pub objects: Range<u32>,
-    /// Those of them that are held: runs, ascending, not empty, apart from each other.
-    pub held: Vec<Range<u32>>,
-}
-
-impl Window {
-    /// As much of `availability` from object `first` on as one packet can tell.
-    #[must_use]
-    pub fn of(availability: &Availability, first: u32) -> Self {
-        let objects = availability.objects();
-        let mut held: Vec<Range<u32>> = availability.runs(first..objects).take(RUNS_MAX + 1).collect();
-        let by_bitmap = first.saturating_add(BITMAP_OBJECTS_MAX).min(objects);
-        let by_runs = match held.len() > RUNS_MAX {
-            true => held[RUNS_MAX].start,
-            false => objects,
-        };
-        let end = by_runs.max(by_bitmap);
-        if by_bitmap > by_runs {
-            held = availability.runs(first..end).collect();
-        }
-        held.retain(|run| run.start < end);
-        Self { objects: first..end, held }
-    }
-
-    fn encode(&self, into: &mut Vec<u8>) {
-        let (first, count) = (self.objects.start, self.objects.end - self.objects.start);
-        let bitmap_bytes = count.div_ceil(8) as usize;
-        let as_runs = self.held.len() * RUN_BYTES <= bitmap_bytes;
-        into.push(if as_runs { form::RUNS } else { form::BITMAP });
-        into.extend_from_slice(&first.to_le_bytes());
-        into.extend_from_slice(&count.to_le_bytes());
-        if as_runs {
-            for run in &self.held {
-                into.extend_from_slice(&run.start.to_le_bytes());
-                into.extend_from_slice(&(run.end - run.start).to_le_bytes());
-            }
-            return;
-        }
-        let begin = into.len();
-        into.resize(begin + bitmap_bytes, 0);
-        for object in self.held.iter().cloned().flatten() {
-            let at = (object - first) as usize;
-            into[begin + at / 8] |= 1 << (at % 8);
-        }
-    }
-
-    fn parse(from: &mut Reader<'_>) -> Result<Self, Reject> {
-        let form = from.array::<1>()?[0];
-        let (first, count) = (from.u32()?, from.u32()?);
-        let end = first.checked_add(count).ok_or(Reject::Bounds)?;
-        let list = from.rest();
-        let held = match form {
-            form::RUNS => runs(list, first..end)?,
-            form::BITMAP if list.len() == count.div_ceil(8) as usize => {
-                let bit = |at: u32| list[(at / 8) as usize] >> (at % 8) & 1 == 1;
-                let mut held: Vec<Range<u32>> = Vec::new();
-                for object in (0..count).filter(|&at| bit(at)).map(|at| first + at) {
-                    match held.last_mut() {
-                        Some(last) if last.end == object => last.end += 1,
-                        _ => held.push(object..object + 1),
-                    }
-                }
-                held
-            }
-            form::BITMAP => return Err(Reject::Length),
-            _ => return Err(Reject::Unknown),
-        };
-        Ok(Self { objects: first..end, held })
-    }
-}
-
-fn runs(list: &[u8], window: Range<u32>) -> Result<Vec<Range<u32>>, Reject> {
-    if !list.len().is_multiple_of(RUN_BYTES) {
-        return Err(Reject::Length);
-    }
-    let mut from = Reader::new(list);
-    let mut held = Vec::with_capacity(list.len() / RUN_BYTES);
-    let mut free = window.start;
-    while from.remaining() > 0 {
-        let (start, count) = (from.u32()?, from.u32()?);
-        let end = start.checked_add(count).ok_or(Reject::Bounds)?;
-        if count == 0 || start < free || end > window.end {
-            return Err(Reject::Bounds);
-        }
-        held.push(start..end);
-        free = end;
-    }
-    Ok(held)
-}
 
 /// What a member holds, and where it serves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -234,27 +127,6 @@ pub struct Peek {
     pub hops: u8,
     /// Whether it is an OFFER, whose key all members share; each member has a key of its own for the others.
     pub is_offer: bool,
-}
-
-/// Why a packet was dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Reject {
-    /// Too short or too long.
-    Length,
-    /// Not of this protocol, or of another version.
-    Version,
-    /// The tag is wrong.
-    Tag,
-    /// A type or form that this version does not know.
-    Unknown,
-    /// A number outside its bounds.
-    Bounds,
-}
-
-impl From<Truncated> for Reject {
-    fn from(_: Truncated) -> Self {
-        Self::Length
-    }
 }
 
 /// Reads the head of a packet, which says under which key its tag is.
@@ -418,6 +290,7 @@ fn parse_part(from: &mut Reader<'_>) -> Result<Part, Reject> {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
 mod tests {
     use std::net::Ipv4Addr;
 
@@ -455,34 +328,6 @@ mod tests {
                     "byte {at} of {packet:?}"
                 );
                 assert!(open(Some(&key), &bytes[..at]).is_err());
-            }
-        }
-    }
-
-    #[test]
-    fn availability_travels_in_windows_never_longer_than_a_bitmap() {
-        let mut chance = Chance::from_seed(5);
-        for objects in [1, 40, 5000, 60_000] {
-            for density in [0, 2, 50, 99, 100] {
-                let mut held = Availability::none(objects);
-                (0..objects)
-                    .filter(|_| chance.below(100) < density)
-                    .for_each(|object| held.set(object.into(), true));
-                let (mut told, mut first, mut packets) = (Availability::none(objects), 0, 0);
-                while first < objects {
-                    let window = Window::of(&held, first);
-                    let (end, count) = (window.objects.end, window.objects.end - first);
-                    let report = Report { port: 1, uploads: 0, place: 0, objects, window };
-                    let bytes =
-                        seal_packet(&Key([1; 16]), SwarmId(1), MemberId(1), 0, &Packet::Report(report));
-                    assert!(bytes.len() <= PACKET_BYTES_MAX);
-                    assert!(bytes.len() <= REPORT_BYTES + count.div_ceil(8) as usize + 8);
-                    let Ok(Packet::Report(read)) = open(None, &bytes) else { panic!("a report") };
-                    told.replace(read.window.objects, read.window.held.into_iter());
-                    (first, packets) = (end, packets + 1);
-                }
-                assert_eq!(told, held);
-                assert!(packets <= objects.div_ceil(BITMAP_OBJECTS_MAX));
             }
         }
     }
