@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
 use proto::multicast::Key;
 use proto::peer::{
     MemberId, Offer, Offered, PACKET_BYTES_MAX, Packet, Part, Report, Request, SwarmId, Window, open, peek,
@@ -82,7 +81,7 @@ struct Shared {
     server: SocketAddr,
     port: u16,
     report_number: AtomicU32,
-    replies: Mutex<Option<Sender<Answer>>>,
+    replies: Sender<Answer>,
 }
 
 impl Node {
@@ -99,7 +98,7 @@ impl Node {
             IpAddr::V4(address) if is_v6 => IpAddr::V6(address.to_ipv6_mapped()),
             address => address,
         };
-        let (reply, answers) = bounded(ANSWERS_MAX);
+        let (replies, answers) = bounded(ANSWERS_MAX);
         let shared = Arc::new(Shared {
             served: Arc::new(Served {
                 swarm: SwarmId(grant.swarm.0),
@@ -115,7 +114,7 @@ impl Node {
             server: SocketAddr::new(server, grant.port),
             port,
             report_number: AtomicU32::new(0),
-            replies: Mutex::new(Some(reply)),
+            replies,
             grant,
         });
         let over = Arc::new(AtomicBool::new(false));
@@ -273,9 +272,7 @@ impl Shared {
         // The tag of a request is under its sender's key, which only the server knows.
         match open(head.is_offer.then_some(&offer_key), packet) {
             Ok(Packet::Offer(offer)) => {
-                if let Some(replies) = &*self.replies.lock() {
-                    let _ = replies.try_send((head.number, from.ip().to_canonical(), offer));
-                }
+                let _ = self.replies.try_send((head.number, from.ip().to_canonical(), offer));
             }
             Ok(Packet::Request(request)) if self.serves => {
                 let part = request.part;

@@ -1,8 +1,7 @@
 //! Gets objects from other members, and from the server what nobody has: sockets and threads around the seeker.
 //!
 //! One thread for each member that sends, which connects, asks, and passes what arrives to the taker; few for the
-//! server.
-//! The calling thread runs the machine.
+//! server. The calling thread runs the machine.
 
 use std::collections::HashMap;
 use std::net::{Shutdown, SocketAddr};
@@ -63,7 +62,7 @@ impl Node {
         while self.answers().try_recv().is_ok() {}
         let peer_bytes = AtomicU64::new(0);
         let outcome = std::thread::scope(|scope| {
-            let (events, happened) = unbounded();
+            let ((events, happened), (orders, ordered)) = (unbounded(), unbounded());
             let mut puller = Puller {
                 node: self,
                 want,
@@ -71,7 +70,8 @@ impl Node {
                 peer_bytes: &peer_bytes,
                 connections: HashMap::new(),
                 connected: 0,
-                orders: Orders::new(),
+                orders: Some(orders),
+                ordered,
                 servers: 0,
                 events,
             };
@@ -102,20 +102,6 @@ impl Connection {
     }
 }
 
-/// Objects for the threads that ask the server.
-type Orders = (Option<Sender<u64>>, Receiver<u64>);
-
-trait NewOrders {
-    fn new() -> Self;
-}
-
-impl NewOrders for Orders {
-    fn new() -> Self {
-        let (sender, receiver) = unbounded();
-        (Some(sender), receiver)
-    }
-}
-
 struct Puller<'scope, 'env> {
     node: &'env Node,
     want: &'env Want<'env>,
@@ -123,8 +109,10 @@ struct Puller<'scope, 'env> {
     peer_bytes: &'env AtomicU64,
     connections: HashMap<MemberId, Connection>,
     connected: u64,
-    orders: Orders,
-    /// Threads that ask the server.
+    /// Objects for the threads that ask the server; `None` after the end.
+    orders: Option<Sender<u64>>,
+    ordered: Receiver<u64>,
+    /// How many such threads there are.
     servers: usize,
     events: Sender<Event>,
 }
@@ -243,21 +231,20 @@ impl<'scope, 'env> Puller<'scope, 'env> {
     }
 
     fn ask_server(&mut self, part: Part) {
-        let (orders, ordered) = &self.orders;
         for object in part.objects() {
-            let _ = orders.as_ref().map(|orders| orders.send(object));
+            let _ = self.orders.as_ref().map(|orders| orders.send(object));
         }
-        while self.servers < self.want.at_once && self.servers < ordered.len() {
+        while self.servers < self.want.at_once && self.servers < self.ordered.len() {
             self.servers += 1;
-            let (ordered, want, events) = (ordered.clone(), self.want, self.events.clone());
+            let (ordered, want, events) = (self.ordered.clone(), self.want, self.events.clone());
             self.scope.spawn(move || from_server(want, &ordered, &events));
         }
     }
 
     /// Makes all threads end.
     fn end(&mut self) {
-        self.orders.0 = None;
-        while self.orders.1.try_recv().is_ok() {}
+        self.orders = None;
+        while self.ordered.try_recv().is_ok() {}
         for (_, connection) in self.connections.drain() {
             connection.close();
         }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -54,7 +55,8 @@ struct State {
     places: Vec<Place>,
     held: Availability,
     memory_bytes: u64,
-    file: Option<File>,
+    /// Shared, so that it is read without the lock.
+    file: Option<Arc<File>>,
     file_bytes: u64,
     /// The file failed: nothing more is put there.
     failed: bool,
@@ -102,7 +104,7 @@ impl Spool {
             Place::Nowhere => None,
             Place::Memory(bytes) => Some(bytes.clone()),
             &Place::File { offset, len } => {
-                let file = state.file.as_ref()?.try_clone().ok()?;
+                let file = Arc::clone(state.file.as_ref()?);
                 drop(state);
                 let mut bytes = vec![0; len as usize];
                 file.read_exact_at(&mut bytes, offset).ok()?;
@@ -138,7 +140,7 @@ impl State {
         let offset = self.file_bytes;
         let written = (|| -> std::io::Result<()> {
             if self.file.is_none() {
-                self.file = Some(tempfile(limits)?);
+                self.file = Some(Arc::new(tempfile(limits)?));
             }
             self.file.as_ref().expect("just made").write_all_at(bytes, offset)
         })();
