@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use image::SignedManifest;
 use net::api::ProblemKind;
-use store::Repository;
+use store::{Reference, Repository};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
@@ -100,6 +101,21 @@ impl App {
             memory: Arc::new(Semaphore::new(MEMORY_PIECES as usize)),
             held: Shares::default(),
         })
+    }
+
+    /// The version that a client means by `reference` and the digest of its manifest, 64 hexadecimal digits. Blocks.
+    pub(super) fn version_meant(
+        &self,
+        reference: &Reference,
+        manifest: &str,
+    ) -> Result<SignedManifest, Failure> {
+        let (version, _) = self.repository.signed_manifest(reference)?;
+        match version.digest().to_hex() == manifest {
+            true => Ok(version),
+            false => {
+                Err(Failure::new(ProblemKind::Refused, format!("{reference} has another manifest here")))
+            }
+        }
     }
 
     /// Runs the blocking `work` on a thread for such work, and waits for its result. At most `REPOSITORY_THREADS_MAX`

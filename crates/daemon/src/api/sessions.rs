@@ -9,7 +9,7 @@ use axum::extract::{Extension, State};
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use net::api::{ProblemKind, SessionGrant, SessionRequest, Sessions};
+use net::api::{SessionGrant, SessionRequest, Sessions};
 use store::Reference;
 
 use super::access::Access;
@@ -52,11 +52,11 @@ pub(super) async fn join(
     access.needs(Right::Read, reference.image().as_str())?;
     request.receiver = printable(&request.receiver);
     let grant = app.blocking(move |app| -> Result<_, Failure> {
-        let (version, _) = app.repository.signed_manifest(&reference)?;
         let knows_root = request.attached && request.manifest.is_empty();
-        if !knows_root && version.digest().to_hex() != request.manifest {
-            return Err(Failure::new(ProblemKind::Refused, format!("{reference} has another manifest here")));
-        }
+        let version = match knows_root {
+            true => app.repository.signed_manifest(&reference)?.0,
+            false => app.version_meant(&reference, &request.manifest)?,
+        };
         let held = if request.peers { app.swarms.held(&version.digest()) } else { Vec::new() };
         app.sessions.join(&request, &version, peer, held)
     });

@@ -36,10 +36,7 @@ pub(super) async fn join(
         return Err(Failure::new(ProblemKind::Refused, text));
     }
     let join = move |app: &App| -> Result<_, Failure> {
-        let (version, _) = app.repository.signed_manifest(&reference)?;
-        if version.digest().to_hex() != request.manifest {
-            return Err(Failure::new(ProblemKind::Refused, format!("{reference} has another manifest here")));
-        }
+        let version = app.version_meant(&reference, &request.manifest)?;
         Ok(app.swarms.join(&app.repository, &version, peer.ip())?)
     };
     let grant = app.blocking(join).await?;
