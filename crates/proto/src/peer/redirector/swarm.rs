@@ -229,6 +229,10 @@ impl Swarm {
     pub(super) fn held(&self) -> Vec<Range<u32>> {
         let mut all = Availability::none(self.objects);
         for member in self.members.iter().filter(|member| member.port != 0 && !member.banned) {
+            // Often one has everything, and there may be thousands.
+            if all.is_whole() {
+                break;
+            }
             for batch in 0..all.batches() {
                 all.set_mask(batch, all.mask(batch) | member.held.mask(batch));
             }
