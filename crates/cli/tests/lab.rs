@@ -4,47 +4,38 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Lines, Write as _};
+use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, ChildStdout, Stdio};
 
+use common::running::Running;
 use common::{Bench, Served, assert_same};
 use lab::{Host, Star, StarOptions};
 
-/// A fetch that runs on a host.
-struct Fetching {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
+/// A fetch that runs on a host, by multicast and unicast.
+struct Fetching(Running);
 
 impl Fetching {
     fn start(bench: &Bench, host: &Host, url: &str, more: &str) -> Self {
         let target = format!("disk-{}.img", host.index());
         let words = format!("fetch {url} web {target} --token-file join.token --json --no-peers {more}");
-        let mut command = bench.command_in(host, &words);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
+        Self(Running::start(bench.command_in(host, &words)))
     }
 
     /// Waits until something was written to the target.
     fn wait_for_progress(&mut self) {
-        let written =
-            |line: serde_json::Value| line["stage"] == "install" && line["bytes"].as_u64() > Some(0);
-        let mut lines = self.lines.by_ref().map_while(Result::ok);
-        assert!(lines.any(|line| written(serde_json::from_str(&line).unwrap())), "ended without progress");
+        self.0.wait_for_progress();
     }
 
     /// Waits until it notices that nothing comes from the group any more.
     fn wait_for_silence(&mut self) -> bool {
-        let mut lines = self.lines.by_ref().map_while(Result::ok);
+        let mut lines = self.0.lines.by_ref().map_while(Result::ok);
         lines.any(|line| line.contains("fell silent"))
     }
 
     /// The same; returns how many bytes had been written by then.
     fn progress_until_silence(&mut self) -> u64 {
         let mut written = 0;
-        for line in self.lines.by_ref().map_while(Result::ok) {
+        for line in self.0.lines.by_ref().map_while(Result::ok) {
             if line.contains("fell silent") {
                 return written;
             }
@@ -58,14 +49,14 @@ impl Fetching {
 
     /// Waits for the end and returns the report.
     fn end(mut self) -> serde_json::Value {
-        let last = self.lines.by_ref().map_while(Result::ok).last().unwrap_or_default();
-        assert!(self.child.wait().unwrap().success(), "{last}");
+        let last = self.0.lines.by_ref().map_while(Result::ok).last().unwrap_or_default();
+        assert!(self.0.child.wait().unwrap().success(), "{last}");
         serde_json::from_str(&last).unwrap()
     }
 
     fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.0.child.kill().unwrap();
+        self.0.child.wait().unwrap();
     }
 }
 

@@ -4,60 +4,22 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Stdio};
 
+use common::running::Running;
 use common::{Bench, Served, assert_same};
 use lab::{Host, Star, StarOptions};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// A fetch that runs on a host, and goes on serving others.
-struct Fetching {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+/// Starts a fetch on a host.
+fn fetch(bench: &Bench, host: &Host, url: &str, more: &str) -> Running {
+    let target = format!("disk-{}.img", host.index());
+    let words = format!("fetch {url} web {target} --token-file join.token --json {more}");
+    Running::start(bench.command_in(host, &words))
 }
 
-impl Fetching {
-    fn start(bench: &Bench, host: &Host, url: &str, more: &str) -> Self {
-        let target = format!("disk-{}.img", host.index());
-        let words = format!("fetch {url} web {target} --token-file join.token --json {more}");
-        let mut child = bench.command_in(host, &words).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// Waits for a line for which `is` holds.
-    fn until(&mut self, is: impl Fn(&Value) -> bool) -> Value {
-        let lines = self.lines.by_ref().map_while(Result::ok);
-        let mut values = lines.filter_map(|line| serde_json::from_str(&line).ok());
-        values.find(|value| is(value)).expect("it ended before")
-    }
-
-    fn fetched(&mut self) -> Value {
-        self.until(|line| line["type"] == "fetched")
-    }
-
-    fn wait_for_progress(&mut self) {
-        self.until(|line| line["stage"] == "install" && line["bytes"].as_u64() > Some(0));
-    }
-
-    /// Ends it by Ctrl-C, and returns how many bytes it sent to others.
-    fn served(mut self) -> u64 {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::INT).unwrap();
-        let served = self.until(|line| line["type"] == "served");
-        self.child.wait().unwrap();
-        served["served_bytes"].as_u64().unwrap()
-    }
-}
-
-impl Drop for Fetching {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn fetched(fetch: &mut Running) -> Value {
+    fetch.kind("fetched")
 }
 
 /// A network of `hosts` hosts at 100 Mbit/s, a repository with one image, its server on host 0, and the image's disk.
@@ -86,28 +48,35 @@ fn a_host_that_comes_later_gets_the_image_from_one_that_has_it() {
         return;
     }
     let (star, bench, server, disk) = room(3, 16);
-    let start = |index, more| Fetching::start(&bench, star.host(index), &server.url, more);
+    let start = |index, more| fetch(&bench, star.host(index), &server.url, more);
     let mut first = start(1, "--serve-for 10m");
-    let report = first.fetched();
+    let report = fetched(&mut first);
     assert_eq!(
         (report["transport"].as_str(), bytes(&report, "peer_bytes")),
         (Some("unicast"), 0),
         "{report}"
     );
 
+    // The last report of what it holds may be under way.
     let words = format!("status {} --token-file join.token --json", server.url);
-    let status = bench.command_in(star.host(1), &words).output().unwrap();
-    let status = String::from_utf8_lossy(&status.stdout).into_owned();
-    assert!(status.contains(r#""type":"swarm""#) && status.contains(r#""members":1"#), "{status}");
+    let is_known = || {
+        let status = bench.command_in(star.host(1), &words).output().unwrap();
+        let status = String::from_utf8_lossy(&status.stdout).into_owned();
+        assert!(status.contains(r#""type":"swarm""#) && status.contains(r#""members":1"#), "{status}");
+        status.contains(r#""whole":1"#)
+    };
+    while !is_known() {}
 
-    let report = start(2, "").fetched();
+    let report = fetched(&mut start(2, ""));
     assert_eq!(
         (report["transport"].as_str(), bytes(&report, "unicast_bytes")),
         (Some("peers"), 0),
         "{report}"
     );
-    // Nodes of the tree come from the other host, too, and are no part of an install's bytes.
-    assert!(first.served() >= bytes(&report, "peer_bytes"));
+    // Ctrl-C ends the serving, which is a success.
+    first.signal("INT");
+    assert!(bytes(&first.kind("served"), "served_bytes") >= bytes(&report, "peer_bytes"));
+    assert_eq!(first.child.wait().unwrap().code(), Some(0));
     assert_same(&disk, &bench.path("disk-2.img"));
     let (_, log) = server.stop();
     let sessions = log.iter().filter(|event| event["type"] == "session_ended");
@@ -121,11 +90,11 @@ fn a_host_that_joins_late_costs_the_server_no_second_copy() {
         return;
     }
     let (star, bench, server, disk) = room(3, 128);
-    let start = |index| Fetching::start(&bench, star.host(index), &server.url, "--serve-for 10m");
+    let start = |index| fetch(&bench, star.host(index), &server.url, "--serve-for 10m");
     let mut early = start(1);
     early.wait_for_progress();
     let mut late = start(2);
-    let reports = [early.fetched(), late.fetched()];
+    let reports = [fetched(&mut early), fetched(&mut late)];
     assert!(bytes(&reports[1], "peer_bytes") > 0, "{}", reports[1]);
     drop((early, late));
     (1..3).for_each(|host| assert_same(&disk, &bench.path(&format!("disk-{host}.img"))));
@@ -145,13 +114,13 @@ fn hosts_go_on_by_themselves_while_their_server_is_restarted() {
     }
     let (star, bench, server, disk) = room(4, 64);
     let url = server.url.clone();
-    let mut first = Fetching::start(&bench, star.host(1), &url, "--serve-for 10m");
-    first.fetched();
-    let mut others = [2, 3].map(|index| Fetching::start(&bench, star.host(index), &url, "--serve-for 10m"));
-    others.iter_mut().for_each(Fetching::wait_for_progress);
+    let mut first = fetch(&bench, star.host(1), &url, "--serve-for 10m");
+    fetched(&mut first);
+    let mut others = [2, 3].map(|index| fetch(&bench, star.host(index), &url, "--serve-for 10m"));
+    others.iter_mut().for_each(Running::wait_for_progress);
     server.kill();
     let server = serve(&star, &bench);
-    let reports = others.each_mut().map(Fetching::fetched);
+    let reports = others.each_mut().map(fetched);
     assert!(reports.iter().all(|report| bytes(report, "peer_bytes") > 0), "{reports:?}");
     (2..4).for_each(|host| assert_same(&disk, &bench.path(&format!("disk-{host}.img"))));
     drop(server);

@@ -4,53 +4,13 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Command, Stdio};
-
+use common::running::Running;
 use common::{Bench, Served, assert_same};
 use lab::{Host, Star, StarOptions, SwitchOptions};
 use serde_json::Value;
 
 const RATE: u64 = 100_000_000;
 const MEBIBYTES: usize = 64;
-
-/// A `diskcast` that prints lines of JSON.
-struct Running {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Running {
-    fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// The next line for which `is_it`.
-    fn wait_for(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
-        let lines = self.lines.by_ref().map_while(Result::ok);
-        let mut records = lines.map(|line| serde_json::from_str(&line).unwrap());
-        records.find(is_it).expect("it says so before it ends")
-    }
-
-    fn kind(&mut self, kind: &str) -> Value {
-        self.wait_for(|record| record["type"] == kind)
-    }
-
-    /// Sends SIGTERM and waits for the end.
-    fn stop(&mut self) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A network with a server on host 0, which serves one image by unicast.
 struct Room {
@@ -122,7 +82,7 @@ fn number(record: &Value, name: &str) -> u64 {
 
 /// Ends an agent; returns what it counted.
 fn counted(mut agent: Running) -> Value {
-    agent.stop();
+    agent.signal("TERM");
     let counted = agent.kind("switch_ended");
     assert!(agent.child.wait().unwrap().success());
     assert_eq!(
@@ -162,11 +122,10 @@ fn a_transfer_goes_on_when_the_agent_dies_and_when_it_is_back() {
     // Slow enough that the agent is back long before the end.
     room.star.shape_host(3, RATE / 5, 1 << 20).unwrap();
     let mut fetch = room.fetch(late, "");
-    let moves = |record: &Value| record["stage"] == "install" && record["bytes"].as_u64() > Some(0);
-    fetch.wait_for(moves);
+    fetch.wait_for_progress();
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
-    fetch.wait_for(moves);
+    fetch.wait_for_progress();
     let agent = room.agent(0);
     let report = room.fetched(late, &mut fetch);
     assert!(number(&report, "peer_bytes") > 0, "{report}");
@@ -181,12 +140,10 @@ fn an_agent_that_hangs_holds_back_nothing_for_long() {
     let room = Room::open(3, Vec::new());
     let agent = room.agent(0);
     let _holders = room.holders(&[1]);
-    let pid = agent.child.id().to_string();
-    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
-    signal("-STOP");
+    agent.signal("STOP");
     let late = room.star.host(2);
     room.fetched(late, &mut room.fetch(late, ""));
-    signal("-CONT");
+    agent.signal("CONT");
     counted(agent);
 }
 

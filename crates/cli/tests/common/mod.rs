@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 pub(crate) mod between;
+pub(crate) mod running;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};

@@ -1,0 +1,50 @@
+//! A `diskcast` that runs and prints lines of JSON.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+
+/// Such a program; it is killed when this is dropped.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    pub(crate) lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next line for which `is_it`.
+    pub(crate) fn wait_for(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+        let lines = self.lines.by_ref().map_while(Result::ok);
+        let mut records = lines.map(|line| serde_json::from_str(&line).unwrap());
+        records.find(is_it).expect("it says so before it ends")
+    }
+
+    /// The next line of a type.
+    pub(crate) fn kind(&mut self, kind: &str) -> Value {
+        self.wait_for(|record| record["type"] == kind)
+    }
+
+    /// Waits until something was written to the target, once more.
+    pub(crate) fn wait_for_progress(&mut self) {
+        self.wait_for(|record| record["stage"] == "install" && record["bytes"].as_u64() > Some(0));
+    }
+
+    /// Sends a signal: `TERM`, `INT`, `STOP` or `CONT`.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
