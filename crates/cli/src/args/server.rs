@@ -46,7 +46,7 @@ pub(crate) struct StateFolder {
 /// Ways to get an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Transport {
-    /// Multicast if it works on this network, unicast for the rest
+    /// Multicast, other machines and unicast: the best of them at the moment
     Auto,
     /// Multicast only: fail if it does not work
     Multicast,

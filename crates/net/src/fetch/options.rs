@@ -15,7 +15,7 @@ use crate::peer::{Node, PeerOptions};
 /// Which transports may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
-    /// Multicast if it works on this network, unicast for what is left.
+    /// Multicast if it works on this network, other machines, and unicast for what is left.
     #[default]
     Auto,
     /// Multicast only: if it does not work, the fetch fails.
