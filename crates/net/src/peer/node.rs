@@ -29,6 +29,8 @@ const PORTS: std::ops::RangeInclusive<u16> = 7700..=7715;
 const REPORT_AT_LEAST: Duration = Duration::from_secs(2);
 /// Most packets of one report; the rest follows with the next.
 const WINDOWS_MAX: usize = 4;
+/// A member that leaves sends what was asked for already, for at most this time.
+const LINGER_MAX: Duration = Duration::from_secs(1);
 /// Answers that wait for the seeker. More are dropped: it asks again.
 const ANSWERS_MAX: usize = 256;
 
@@ -104,7 +106,7 @@ impl Node {
                 swarm: SwarmId(grant.swarm.0),
                 key: grant.transfer_key.0,
                 spool: Spool::new(grant.objects, options.spool),
-                uploads: Uploads::default(),
+                uploads: Uploads::new(),
                 sent_bytes: AtomicU64::new(0),
                 waker: Waker::new().map_err(context)?,
             }),
@@ -183,7 +185,6 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
         self.shared.served.waker.wake();
-        self.shared.served.uploads.close();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -191,6 +192,9 @@ impl Drop for Node {
         for _ in 0..2 {
             self.shared.send(&self.shared.own_key(), 0, &Packet::Leave, self.shared.server);
         }
+        // What was asked for already would otherwise have to come from somebody else.
+        self.shared.served.uploads.finish(LINGER_MAX);
+        self.shared.served.uploads.close();
     }
 }
 

@@ -185,7 +185,11 @@ impl<'scope, 'env> Puller<'scope, 'env> {
                 self.connections.remove(&member);
                 seeker.failed(now, member);
             }
-            Some(Event::Ended(..)) => {}
+            Some(Event::Busy(member, number)) if self.is_current(member, number) => {
+                self.connections.remove(&member);
+                seeker.busy(now, member);
+            }
+            Some(Event::Ended(..) | Event::Busy(..)) => {}
             Some(Event::Fatal(error)) => return Err(error),
         }
         Ok(())

@@ -117,6 +117,11 @@ fn server() -> RedirectorServer {
 
 /// Waits until the redirector knows that `objects` objects are held.
 fn until_held(server: &RedirectorServer, objects: u32) {
+    until(server, |held| held >= objects);
+}
+
+/// Waits until the redirector knows that as many objects are held as `is_it` wants.
+fn until(server: &RedirectorServer, is_it: impl Fn(u32) -> bool) {
     let clock = Clock::start();
     let held = || {
         server
@@ -125,7 +130,7 @@ fn until_held(server: &RedirectorServer, objects: u32) {
             .map(|run| run.end - run.start)
             .sum::<u32>()
     };
-    while held() < objects {
+    while !is_it(held()) {
         assert!(clock.elapsed() < Duration::from_secs(20), "the redirector was not told");
         std::thread::park_timeout(Duration::from_millis(5));
     }
@@ -219,6 +224,31 @@ fn who_does_not_know_the_key_gets_nothing() {
     receiver.fill(&mut content).unwrap();
     assert_eq!(content, version.objects[1].1);
     assert_eq!(receiver.record().unwrap(), Record::Lacks(Part { batch: 0, mask: 0b10_0000 }));
+}
+
+#[test]
+fn a_machine_that_leaves_sends_what_was_asked_for_first() {
+    let (server, version) = (server(), Version::new(128));
+    let machine = Machine::join(&server, &version, 0);
+    machine.fill(0..128);
+    until_held(&server, 128);
+    let (swarm, key) = (machine.node.swarm(), *machine.node.transfer_key());
+    let (mut sender, mut receiver) =
+        channel::connect((HERE, machine.node.port()).into(), swarm, &key).unwrap();
+    for batch in 0..4 {
+        sender.put(Record::Get(Part { batch, mask: u32::MAX }), &[]).unwrap();
+    }
+    sender.flush().unwrap();
+    let leaving = std::thread::spawn(move || drop(machine));
+    // More is under way than sockets hold, so it cannot have sent everything yet.
+    until(&server, |held| held == 0);
+    for number in 0..128 {
+        let Record::Object { object, bytes } = receiver.record().unwrap() else { panic!("object {number}") };
+        let mut content = vec![0; bytes as usize];
+        receiver.fill(&mut content).unwrap();
+        assert_eq!((object, &content[..]), (number, &version.objects[number as usize].1[..]));
+    }
+    leaving.join().unwrap();
 }
 
 #[test]

@@ -48,6 +48,7 @@ impl Transfer<'_> {
         let outcome = self.transfer(address);
         let event = match outcome {
             Err(Trouble::Fatal(error)) => Event::Fatal(error),
+            Err(Trouble::Busy) => Event::Busy(self.member, number),
             Ok(()) | Err(Trouble::Connection) => Event::Ended(self.member, number),
         };
         let _ = self.events.send(event);
@@ -85,7 +86,8 @@ impl Transfer<'_> {
                     take_off(&mut expected, part)?;
                     let _ = self.events.send(Event::Lacks(self.member, part));
                 }
-                Record::Busy | Record::Get(_) => return Err(Trouble::Connection),
+                Record::Busy => return Err(Trouble::Busy),
+                Record::Get(_) => return Err(Trouble::Connection),
             }
         }
     }
@@ -132,6 +134,8 @@ fn take_off(expected: &mut HashMap<u32, u32>, part: Part) -> Outcome<()> {
 enum Trouble {
     /// The member failed, or sent what it should not.
     Connection,
+    /// The member serves as many as it can.
+    Busy,
     /// The pull cannot go on.
     Fatal(Error),
 }

@@ -5,9 +5,9 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use proto::peer::{Part, Record, SwarmId};
 
 use super::channel::{self, Sender};
@@ -26,40 +26,92 @@ const IDLE_MAX: Duration = Duration::from_secs(20);
 /// Longest wait for a connection, so that the end of the node is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// The connections that are served.
-#[derive(Default)]
-pub(super) struct Uploads(Mutex<(u64, Vec<Upload>)>);
+/// What a connection had asked for has been sent if it asked for nothing for this time.
+const ASKED_ALL_AFTER: Duration = Duration::from_millis(100);
 
-/// A connection: its number, which no other had, and whose it is.
-type Upload = (u64, IpAddr, TcpStream);
+/// The connections that are served.
+pub(super) struct Uploads {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    last_number: u64,
+    all: Vec<Upload>,
+    /// How many of them are being sent something.
+    sending: usize,
+    /// When the last of them had been sent everything.
+    sent_at: Instant,
+}
+
+/// A connection.
+struct Upload {
+    /// No other had it.
+    number: u64,
+    address: IpAddr,
+    stream: TcpStream,
+}
 
 impl Uploads {
+    /// None yet.
+    pub(super) fn new() -> Self {
+        let state = State { last_number: 0, all: Vec::new(), sending: 0, sent_at: Instant::now() };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        self.0.lock().1.len()
+        self.state.lock().all.len()
+    }
+
+    /// Waits until all have been sent what they asked for, at most for `limit`.
+    pub(super) fn finish(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        let mut state = self.state.lock();
+        while !state.all.is_empty() {
+            let now = Instant::now();
+            let done_at = if state.sending > 0 { until } else { until.min(state.sent_at + ASKED_ALL_AFTER) };
+            if done_at <= now {
+                return;
+            }
+            let _ = self.changed.wait_until(&mut state, done_at);
+        }
     }
 
     /// Closes all.
     pub(super) fn close(&self) {
-        for (_, _, stream) in &self.0.lock().1 {
-            let _ = stream.shutdown(std::net::Shutdown::Both);
+        for upload in &self.state.lock().all {
+            let _ = upload.stream.shutdown(std::net::Shutdown::Both);
         }
     }
 
     /// Counts one more from `address` until it leaves by the number returned; `None` if there are too many.
     fn enter(&self, address: IpAddr, stream: &TcpStream) -> io::Result<Option<u64>> {
-        let (last, all) = &mut *self.0.lock();
-        let same = all.iter().filter(|(_, other, _)| *other == address).count();
-        if all.len() >= UPLOADS_MAX || same >= UPLOADS_PER_ADDRESS_MAX {
+        let state = &mut *self.state.lock();
+        let same = state.all.iter().filter(|upload| upload.address == address).count();
+        if state.all.len() >= UPLOADS_MAX || same >= UPLOADS_PER_ADDRESS_MAX {
             return Ok(None);
         }
-        *last += 1;
-        all.push((*last, address, stream.try_clone()?));
-        Ok(Some(*last))
+        state.last_number += 1;
+        let number = state.last_number;
+        state.all.push(Upload { number, address, stream: stream.try_clone()? });
+        Ok(Some(number))
     }
 
     fn leave(&self, number: u64) {
-        self.0.lock().1.retain(|(other, ..)| *other != number);
+        self.state.lock().all.retain(|upload| upload.number != number);
+        self.changed.notify_all();
+    }
+
+    /// Counts one that is being sent something, while `send` runs.
+    fn sending<T>(&self, send: impl FnOnce() -> T) -> T {
+        self.state.lock().sending += 1;
+        let sent = send();
+        let mut state = self.state.lock();
+        (state.sending, state.sent_at) = (state.sending - 1, Instant::now());
+        drop(state);
+        self.changed.notify_all();
+        sent
     }
 }
 
@@ -111,7 +163,7 @@ fn serve(stream: TcpStream, may: bool, served: &Served) -> io::Result<()> {
     receiver.be_patient(IDLE_MAX)?;
     loop {
         match receiver.record()? {
-            Record::Get(part) => send_part(part, &mut sender, served)?,
+            Record::Get(part) => served.uploads.sending(|| send_part(part, &mut sender, served))?,
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "an asker only asks")),
         }
     }

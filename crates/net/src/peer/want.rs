@@ -50,6 +50,8 @@ pub(super) enum Event {
     Lacks(MemberId, Part),
     /// The connection of this number to a member has ended.
     Ended(MemberId, u64),
+    /// So did this one: the member serves as many as it can.
+    Busy(MemberId, u64),
     /// The pull cannot go on.
     Fatal(Error),
 }

@@ -51,6 +51,12 @@ impl Leases {
         }
     }
 
+    /// `member` will not fetch these objects now.
+    pub(super) fn release(&mut self, place: u32, member: MemberId, part: Part) {
+        let leases = self.by_batch.get_mut(&(place, part.batch)).map_or(&mut [][..], Vec::as_mut_slice);
+        leases.iter_mut().filter(|lease| lease.member == member).for_each(|lease| lease.mask &= !part.mask);
+    }
+
     /// Ends the leases that have passed, and those of members that are gone.
     pub(super) fn sweep(&mut self, now: Instant, lives: impl Fn(MemberId) -> bool) {
         self.by_batch.retain(|_, leases| {

@@ -290,6 +290,8 @@ impl Swarm {
             return (Choice { part, chosen: Chosen::Nobody { others } }, false);
         };
         if !best.has_room {
+            // Who waits itself keeps nobody waiting.
+            self.leases.release(place, member, part);
             return wait;
         }
         part.mask = best.mask;

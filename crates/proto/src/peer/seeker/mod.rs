@@ -11,7 +11,7 @@ mod pulls;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use base::{Duration, Instant};
@@ -48,6 +48,8 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// If the redirector names a member that is avoided, it is asked again after this time: a request names only few of
 /// those that are avoided, and asked at once it would name the same one.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// A member that is busy is not asked for this time.
+const BUSY_FOR: Duration = Duration::from_millis(250);
 
 /// What a seeker knows before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +106,9 @@ pub struct Seeker {
     out: Availability,
     /// Where the next request is looked for; `None` before the first.
     cursor: Option<u32>,
+    /// By batch, objects that somebody was to send and did not. They are asked for before others: the redirector may
+    /// let other members wait until this one has them.
+    failed: BTreeMap<u32, u32>,
     number: u32,
     asked: Vec<Asked>,
     /// Objects that are not to be asked for before this time.
@@ -132,6 +137,7 @@ impl Seeker {
             missing,
             out,
             cursor: None,
+            failed: BTreeMap::new(),
             number: 0,
             asked: Vec::new(),
             delayed: Vec::new(),
@@ -271,7 +277,7 @@ impl Seeker {
             }
             (false, Source::Server) => {
                 let lost = self.pulls.lose(Source::Server, batch_of(object));
-                self.give_back(lost);
+                self.ask_again(lost);
             }
         }
         self.admit_held(now);
@@ -286,17 +292,29 @@ impl Seeker {
     /// A source does not have these.
     pub fn lacks(&mut self, now: Instant, source: Source, part: Part) {
         let lost = self.pulls.lose(source, part);
-        self.give_back(lost);
+        self.ask_again(lost);
         if let Source::Member(member) = source {
             self.known.avoid(now, member);
         }
         self.admit_held(now);
     }
 
-    /// The connection to a member failed, or it is busy.
+    /// The connection to a member failed, or was closed.
     pub fn failed(&mut self, now: Instant, member: MemberId) {
-        self.counters.failures += 1;
-        self.give_up(now, member);
+        if self.pulls.has(Source::Member(member)) {
+            self.counters.failures += 1;
+            self.give_up(now, member);
+        } else {
+            // It had sent all that it was asked for.
+            self.known.disconnect(member);
+        }
+        self.admit_held(now);
+    }
+
+    /// A member serves as many as it can, and closed the connection. That is no failure.
+    pub fn busy(&mut self, now: Instant, member: MemberId) {
+        self.let_go(member);
+        self.known.avoid_for(now, member, BUSY_FOR);
         self.admit_held(now);
     }
 
@@ -365,6 +383,15 @@ impl Seeker {
 
     /// The next objects that are missing and not under way.
     fn next_part(&mut self, now: Instant) -> Option<Part> {
+        let failed = std::mem::take(&mut self.failed);
+        let open = |(batch, mask)| (batch, mask & self.missing.mask(batch) & !self.out.mask(batch));
+        self.failed = failed.into_iter().map(open).filter(|(_, mask)| *mask != 0).collect();
+        for (&batch, &mask) in &self.failed {
+            let mask = mask & !self.delayed(now, batch);
+            if mask != 0 {
+                return Some(Part { batch, mask: lowest(mask, self.config.request_objects) });
+            }
+        }
         let batches = self.missing.batches();
         let cursor = self.cursor.unwrap_or_else(|| self.share());
         for step in 0..batches {
@@ -423,7 +450,7 @@ impl Seeker {
         if self.patience.refused() {
             return self.ask_server(now, part);
         }
-        self.give_back(part);
+        self.ask_again(part);
         self.delayed.push((part, now + AGAIN_AFTER));
     }
 
@@ -442,11 +469,17 @@ impl Seeker {
             let Some((member, address, part)) = self.held.pop_front() else { return };
             let part = Part { mask: part.mask & self.missing.mask(part.batch), ..part };
             if self.known.is_avoided(now, member) || part.mask == 0 {
-                self.give_back(part);
+                self.ask_again(part);
             } else {
                 self.pull(now, member, address, part);
             }
         }
+    }
+
+    /// Somebody was to send these, and does not. They are asked for again at once.
+    fn ask_again(&mut self, part: Part) {
+        *self.failed.entry(part.batch).or_default() |= part.mask;
+        self.give_back(part);
     }
 
     /// These are not under way any more, unless somebody else sends them, or will be asked for them, too.
@@ -459,11 +492,16 @@ impl Seeker {
     }
 
     fn give_up(&mut self, now: Instant, member: MemberId) {
+        self.let_go(member);
+        self.known.avoid(now, member);
+    }
+
+    /// A member sends nothing more.
+    fn let_go(&mut self, member: MemberId) {
         self.known.disconnect(member);
         for part in self.pulls.end(Source::Member(member)) {
-            self.give_back(part);
+            self.ask_again(part);
         }
-        self.known.avoid(now, member);
     }
 }
 

@@ -147,6 +147,38 @@ fn who_fails_lacks_or_stalls_is_replaced() {
 }
 
 #[test]
+fn who_is_busy_or_closes_what_is_not_used_has_not_failed() {
+    let mut seeker = seeker(96, 0);
+    for round in 0..4 {
+        let now = at(round * 300);
+        let (number, part) = requests(&mut seeker, now)[0];
+        seeker.handle_offer(now, number, SERVER, &Offer { part, offered: member(1) });
+        let pulled = (Source::Member(MemberId(1)), part);
+        assert!(parts(&mut seeker).contains(&pulled), "round {round}: it is asked again soon");
+        seeker.busy(now, MemberId(1));
+    }
+    seeker.failed(at(1000), MemberId(1));
+    assert_eq!(seeker.counters().failures, 0);
+}
+
+#[test]
+fn what_did_not_come_is_asked_for_before_anything_else() {
+    let mut seeker = seeker(640, 0);
+    let asked = requests(&mut seeker, at(0));
+    for (number, part) in asked.clone() {
+        seeker.handle_offer(at(1), number, SERVER, &Offer { part, offered: member(u64::from(number)) });
+    }
+    for object in asked[1..].iter().flat_map(|(_, part)| part.objects()) {
+        seeker.arrived(at(2), Source::Server, object, true);
+    }
+    assert_ne!(requests(&mut seeker, at(3)).len(), 0, "it has moved on");
+    seeker.failed(at(4), MemberId(asked[0].0.into()));
+    let freed = parts(&mut seeker);
+    let next = requests(&mut seeker, at(5));
+    assert_eq!(next.first().map(|(_, part)| *part), Some(asked[0].1), "{freed:?}");
+}
+
+#[test]
 fn a_deaf_redirector_costs_a_second_and_then_the_server_is_asked() {
     let mut seeker = seeker(32, 0);
     let mut now = at(0);

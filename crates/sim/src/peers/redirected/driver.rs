@@ -51,6 +51,13 @@ impl Redirected {
                 }
                 self.drive(stage, at);
             }
+            Message::Busy(number) if member.connections.get(&name(from)) == Some(&number) => {
+                member.connections.remove(&name(from));
+                if let Some(seeker) = &mut member.seeker {
+                    seeker.busy(now, name(from));
+                }
+                self.drive(stage, at);
+            }
             Message::Closed(number) => member.uploads.closed(from, number),
             Message::Lacks(part) => {
                 if let Some(seeker) = &mut member.seeker {

@@ -9,7 +9,8 @@
 //! - `Hybrid`: it joins the running multicast, too, unless the members hold everything. It waits there for what was not
 //!   sent yet or is about to be sent, and then asks for the rest.
 //! - A member serves at most 16 connections. A connection stays open until one side closes it.
-//! - A member that leaves says so, and closes its connections: what it was to send is asked for elsewhere.
+//! - A member that leaves says so, takes no new connections, and sends what it is asked for over those it has for one
+//!   second more.
 //!
 //! Simplified: connections open at once, and the senders of one port take turns chunk by chunk.
 
@@ -21,6 +22,7 @@ mod uploads;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
+use base::Duration;
 use proto::peer::{
     Availability, Chosen, Contact, MemberId, Offer, Offered, Part, Redirector, RedirectorConfig, Report,
     Request, SwarmId,
@@ -35,6 +37,8 @@ use server::Server;
 const SWARM: SwarmId = SwarmId(1);
 /// Port of transfers and packets.
 const PORT: u16 = 7700;
+/// A member that leaves sends what it is asked for during this time.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// What wakes a place.
 mod token {
@@ -46,6 +50,8 @@ mod token {
     pub(super) const SEEKER: u64 = 2;
     /// The next report.
     pub(super) const REPORT: u64 = 3;
+    /// A member that left has sent what was asked for.
+    pub(super) const LEFT: u64 = 4;
 }
 
 /// Who redirects requests, and whether there is a multicast.
@@ -88,8 +94,10 @@ pub enum Message {
     Offer(u32, Offer),
     /// Asks for objects over a connection of this number.
     Get(u64, Part),
-    /// Ends a connection; from the holder also: it is busy.
+    /// Ends a connection.
     Closed(u64),
+    /// Ends one to a holder that serves as many as it can.
+    Busy(u64),
     /// The holder lacks these.
     Lacks(Part),
     /// Asks the server for an object.
@@ -195,6 +203,7 @@ impl Policy for Redirected {
             token::UPLOAD if at == stage.setting().server => self.server.send_next(stage),
             token::UPLOAD => self.member(stage, at).uploads.send_next(stage, at),
             token::SEEKER => self.seeker_due(stage, at),
+            token::LEFT => self.member(stage, at).uploads.close(stage, at),
             _ => self.report_due(stage, at),
         }
     }
@@ -202,12 +211,16 @@ impl Policy for Redirected {
     fn ended(&mut self, stage: &mut Stage<Message>, at: Place) {
         let to = self.towards_server(stage, at);
         stage.tell(at, to, Message::Leave(name(at)));
-        self.member(stage, at).uploads.close(stage, at);
+        stage.wake(at, stage.now() + LINGER, token::LEFT);
     }
 
     fn unheard(&mut self, stage: &mut Stage<Message>, at: Place, from: Place, message: Message) {
-        if let Message::Get(connection, _) = message {
-            stage.tell(at, from, Message::Closed(connection));
+        if let Message::Get(connection, part) = message {
+            let Member { uploads, held, .. } = self.member(stage, at);
+            match uploads.has(from, connection) {
+                true => uploads.get(stage, at, (from, connection), part, held),
+                false => stage.tell(at, from, Message::Closed(connection)),
+            }
         }
     }
 }

@@ -53,7 +53,7 @@ impl Uploads {
         });
         if self.all.len() > UPLOADS_MAX {
             self.all.pop_back();
-            return stage.tell(at, from, Message::Closed(number));
+            return stage.tell(at, from, Message::Busy(number));
         }
         let has = part.mask & held.mask(part.batch);
         let upload = &mut self.all[index];
@@ -86,6 +86,11 @@ impl Uploads {
     /// The asker has closed a connection.
     pub(super) fn closed(&mut self, from: Place, number: u64) {
         self.all.retain(|upload| (upload.to, upload.number) != (from, number));
+    }
+
+    /// Whether this connection is open.
+    pub(super) fn has(&self, from: Place, number: u64) -> bool {
+        self.all.iter().any(|upload| (upload.to, upload.number) == (from, number))
     }
 
     /// Closes all.
