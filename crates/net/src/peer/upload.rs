@@ -5,13 +5,15 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use base::Instant;
 use parking_lot::{Condvar, Mutex};
 use proto::peer::{Part, Record, SwarmId};
 
 use super::channel::{self, Sender};
 use super::spool::Spool;
+use crate::clock::Clock;
 use crate::udp;
 use crate::waker::Waker;
 
@@ -31,6 +33,7 @@ const ASKED_ALL_AFTER: Duration = Duration::from_millis(100);
 
 /// The connections that are served.
 pub(super) struct Uploads {
+    clock: Clock,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -55,8 +58,8 @@ struct Upload {
 impl Uploads {
     /// None yet.
     pub(super) fn new() -> Self {
-        let state = State { last_number: 0, all: Vec::new(), sending: 0, sent_at: Instant::now() };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        let state = State { last_number: 0, all: Vec::new(), sending: 0, sent_at: Instant::ZERO };
+        Self { clock: Clock::start(), state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// How many there are.
@@ -66,15 +69,15 @@ impl Uploads {
 
     /// Waits until all have been sent what they asked for, at most for `limit`.
     pub(super) fn finish(&self, limit: Duration) {
-        let until = Instant::now() + limit;
+        let until = self.clock.now() + limit;
         let mut state = self.state.lock();
         while !state.all.is_empty() {
-            let now = Instant::now();
+            let now = self.clock.now();
             let done_at = if state.sending > 0 { until } else { until.min(state.sent_at + ASKED_ALL_AFTER) };
             if done_at <= now {
                 return;
             }
-            let _ = self.changed.wait_until(&mut state, done_at);
+            let _ = self.changed.wait_for(&mut state, done_at.since(now));
         }
     }
 
@@ -108,7 +111,7 @@ impl Uploads {
         self.state.lock().sending += 1;
         let sent = send();
         let mut state = self.state.lock();
-        (state.sending, state.sent_at) = (state.sending - 1, Instant::now());
+        (state.sending, state.sent_at) = (state.sending - 1, self.clock.now());
         drop(state);
         self.changed.notify_all();
         sent
