@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use image::ObjectRef;
+use lab::StarOptions;
 use net::client::Client;
 use net::clock::Stop;
 use net::peer::{Node, Pulled, Taker, Want};
@@ -38,6 +39,9 @@ pub(super) const GROUP: Group = Group {
 const HOSTS: u32 = 30;
 const RATE: u64 = 100_000_000;
 const MEBIBYTES: u64 = 18;
+/// Buffers of the links, and runs with each: 84 ms and 10 ms at this rate. Requests and answers wait there behind
+/// objects; the second tells that wait from what the redirector takes.
+const BUFFERS: [(u64, usize); 2] = [(1 << 20, RUNS), (1 << 17, 1)];
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keeps what is right for others.
@@ -85,8 +89,14 @@ fn milliseconds(sorted: &[f64], part: f64) -> f64 {
 }
 
 /// The 99th percentile of all answers' times in milliseconds, and a row.
-fn run(context: &Context, repo: &Path, load: &Load, by_switch: bool) -> Result<(f64, Value)> {
-    let room = Room::open_serving(context, &[repo], &star(HOSTS, RATE, 0), &["--no-multicast"])?;
+fn run(
+    context: &Context,
+    repo: &Path,
+    load: &Load,
+    (by_switch, buffer_bytes): (bool, u64),
+) -> Result<(f64, Value)> {
+    let options = StarOptions { buffer_bytes, ..star(HOSTS, RATE, 0) };
+    let room = Room::open_serving(context, &[repo], &options, &["--no-multicast"])?;
     let agents = by_switch.then(|| Agents::start(&room, 1)).transpose()?;
     let (version, together) =
         (Arc::new(Version::newest(repo, &load.name)?), Arc::new(Barrier::new(HOSTS as usize)));
@@ -112,7 +122,7 @@ fn run(context: &Context, repo: &Path, load: &Load, by_switch: bool) -> Result<(
     times.sort_by(f64::total_cmp);
     let agents = agents.map(Agents::end).transpose()?;
     let row = json!({
-        "requests": requests, "waits": waits, "median ms": milliseconds(&times, 0.5),
+        "buffers KiB": buffer_bytes >> 10, "requests": requests, "waits": waits, "median ms": milliseconds(&times, 0.5),
         "90 % ms": milliseconds(&times, 0.9), "99 % ms": milliseconds(&times, 0.99), "most ms": milliseconds(&times, 1.0),
         "redirected by the agent": agents.map(|agents| agents[0]["redirected"].clone()),
     });
@@ -124,10 +134,14 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let mut figures = vec![];
     for (name, by_switch) in [("peers.p99_latency", false), ("switch.p99_latency", true)] {
         let (mut values, mut rows) = (vec![], vec![]);
-        for _ in 0..RUNS {
-            let (value, row) = run(context, &repo, &loads[0], by_switch)?;
-            values.push(value);
-            rows.push(row);
+        for (buffer_bytes, runs) in BUFFERS {
+            for _ in 0..runs {
+                let (value, row) = run(context, &repo, &loads[0], (by_switch, buffer_bytes))?;
+                rows.push(row);
+                if buffer_bytes == BUFFERS[0].0 {
+                    values.push(value);
+                }
+            }
         }
         let workload = format!("{}, {HOSTS} hosts, 100 Mbit/s, no multicast", loads[0].words);
         figures.push(Figure::new(name, &values, "ms", Bar::Shown).on(&workload, SINK).with(json!(rows)));
