@@ -123,7 +123,8 @@ fn run(
     let agents = agents.map(Agents::end).transpose()?;
     let row = json!({
         "buffers KiB": buffer_bytes >> 10, "requests": requests, "waits": waits, "median ms": milliseconds(&times, 0.5),
-        "90 % ms": milliseconds(&times, 0.9), "99 % ms": milliseconds(&times, 0.99), "most ms": milliseconds(&times, 1.0),
+        "90 % ms": milliseconds(&times, 0.9), "99 % ms": milliseconds(&times, 0.99),
+        "most ms": milliseconds(&times, 1.0),
         "redirected by the agent": agents.map(|agents| agents[0]["redirected"].clone()),
     });
     Ok((milliseconds(&times, 0.99), row))
