@@ -55,8 +55,10 @@ pub(crate) fn write(describe: shares::Describe<'_>) -> Result<()> {
         if let Some(entry) = entries.iter().find(|entry| entry.figure.name == side_by_side::FIGURE) {
             side_by_side::write(&mut page, &entry.figure, &plots.join("side_by_side.svg"))?;
         }
-        if let Some(entry) = entries.iter().find(|entry| entry.figure.name == sweep_plot::FIGURE) {
-            sweep_plot::write(&mut page, &entry.figure, &plots.join("start_delay.svg"))?;
+        for plot in &sweep_plot::PLOTS {
+            if let Some(entry) = entries.iter().find(|entry| entry.figure.name == plot.figure) {
+                sweep_plot::write(&mut page, plot, &entry.figure, &plots)?;
+            }
         }
         let file = plots.join(format!("{group}.svg"));
         let figures: Vec<_> = entries.iter().map(|entry| &entry.figure).collect();

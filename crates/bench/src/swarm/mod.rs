@@ -2,10 +2,17 @@
 //!
 //! "Images" is the payload that the server sent, by multicast and unicast, over the encoded image.
 
+mod agents;
 mod compared;
+mod cost;
+mod delays;
+mod faults;
+mod latency;
+mod member;
 mod simulated;
 mod starts;
 mod switch;
+mod uplinks;
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +31,12 @@ pub(crate) const GROUPS: &[&Group] = &[
     &starts::TOGETHER,
     &starts::SEQUENCE,
     &starts::LATE,
+    &faults::GROUP,
+    &cost::GROUP,
+    &uplinks::BY_SERVER,
+    &uplinks::BY_SWITCH,
+    &delays::GROUP,
+    &latency::GROUP,
     &compared::ONE_HOST,
     &compared::VS_BEST,
     &simulated::SIMULATED,
@@ -84,18 +97,27 @@ fn fetch(
     after: impl Fn(u32) -> Duration,
 ) -> Result<Done> {
     let room = Room::open_with(context, &[repo], &star(hosts, rate, 0))?;
+    let time = format!("{serve_for}s");
+    let options: &[&str] = if serve_for > 0 { &["--serve-for", &time] } else { &[] };
+    let fetched = fetch_in(&room, load, room.clients(), options, after)?;
+    done(room, fetched)
+}
+
+/// `hosts` of a room fetch an image, host `i` from `after(i)` on, with further `options` of `fetch`.
+fn fetch_in(
+    room: &Room,
+    load: &Load,
+    hosts: impl Iterator<Item = u32>,
+    options: &[&str],
+    after: impl Fn(u32) -> Duration,
+) -> Result<Vec<Fetched>> {
     let mut crew = Crew::new();
     let mut members: Vec<Member> = Vec::new();
-    for host in room.clients() {
+    for host in hosts {
         crew.wait_until(after(host));
-        let mut command = room.fetch_with_peers(host, &load.name, "null:");
-        if serve_for > 0 {
-            command.args(["--serve-for", &format!("{serve_for}s")]);
-        }
-        members.push(crew.start(&mut command)?);
+        members.push(crew.start(room.fetch_with_peers(host, &load.name, "null:").args(options))?);
     }
-    let fetched = collect(&mut crew, &members)?;
-    done(room, fetched)
+    collect(&mut crew, &members)
 }
 
 /// What the server of a room sent, after its end.

@@ -242,7 +242,7 @@ impl Client {
     ///
     /// # Errors
     /// `NotFound` from a server without swarms; as [`Self::images`].
-    pub(crate) fn join_swarm(&self, request: &SwarmRequest) -> Result<SwarmGrant> {
+    pub fn join_swarm(&self, request: &SwarmRequest) -> Result<SwarmGrant> {
         let body = Body::Json(serde_json::to_vec(request).expect("a request is plain data"));
         self.json(Method::POST, &api::path::swarms(), body)
     }

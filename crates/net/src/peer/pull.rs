@@ -14,7 +14,7 @@ use base::{Error, ErrorKind, Instant, Result};
 use crossbeam_channel::{Receiver, Sender, select, unbounded};
 use proto::peer::{Action, MemberId, Part, Seeker, SeekerConfig, SeekerCounters, Source};
 
-use super::node::Node;
+use super::node::{Answer, Node};
 use super::transfer::{Pulse, Transfer};
 use super::want::{Event, Want};
 use crate::clock::Clock;
@@ -28,9 +28,11 @@ const WINDOW_OBJECTS: std::ops::RangeInclusive<u32> = 8..=160;
 const FAN_IN: usize = 4;
 /// Longest wait, so that a stop is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(50);
+/// Most answers whose times are kept.
+const TIMES_MAX: usize = 1 << 12;
 
 /// What became of a pull.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pulled {
     /// Objects that are still missing.
     pub missing: u32,
@@ -38,6 +40,8 @@ pub struct Pulled {
     pub peer_bytes: u64,
     /// What the machine counted.
     pub counters: SeekerCounters,
+    /// Times from requests to their answers, of the first some thousand.
+    pub answer_times: Vec<base::Duration>,
 }
 
 impl Node {
@@ -70,6 +74,8 @@ impl Node {
                 peer_bytes: &peer_bytes,
                 connections: HashMap::new(),
                 connected: 0,
+                asked: HashMap::new(),
+                answer_times: Vec::new(),
                 orders: Some(orders),
                 ordered,
                 servers: 0,
@@ -77,11 +83,11 @@ impl Node {
             };
             let outcome = puller.run(&clock, &mut seeker, &happened);
             puller.end();
-            outcome
+            outcome.map(|()| puller.answer_times)
         });
-        outcome?;
+        let answer_times = outcome?;
         let (missing, counters) = (seeker.missing(), seeker.counters());
-        Ok(Pulled { missing, peer_bytes: peer_bytes.into_inner(), counters })
+        Ok(Pulled { missing, peer_bytes: peer_bytes.into_inner(), counters, answer_times })
     }
 }
 
@@ -109,6 +115,9 @@ struct Puller<'scope, 'env> {
     peer_bytes: &'env AtomicU64,
     connections: HashMap<MemberId, Connection>,
     connected: u64,
+    /// When the requests without an answer were first sent, by their numbers.
+    asked: HashMap<u32, Instant>,
+    answer_times: Vec<base::Duration>,
     /// Objects for the threads that ask the server; `None` after the end.
     orders: Option<Sender<u64>>,
     ordered: Receiver<u64>,
@@ -136,24 +145,34 @@ impl<'scope, 'env> Puller<'scope, 'env> {
                 self.obey(action);
             }
             while let Some((number, request)) = seeker.poll_request(now) {
+                self.asked.entry(number).or_insert(now);
                 self.node.ask(number, request);
             }
             let wait = seeker.poll_timeout(now).map_or(WAIT_MAX, |due| due.since(now)).min(WAIT_MAX);
             select! {
                 recv(happened) -> event => self.note(clock, seeker, event.ok())?,
-                recv(self.node.answers()) -> answer => if let Ok((number, from, offer)) = answer {
-                    seeker.handle_offer(clock.now(), number, from, &offer);
+                recv(self.node.answers()) -> answer => if let Ok(answer) = answer {
+                    self.answered(clock.now(), seeker, &answer);
                 },
                 default(wait.max(Duration::from_millis(1))) => {}
             }
             while let Ok(event) = happened.try_recv() {
                 self.note(clock, seeker, Some(event))?;
             }
-            while let Ok((number, from, offer)) = self.node.answers().try_recv() {
-                seeker.handle_offer(clock.now(), number, from, &offer);
+            while let Ok(answer) = self.node.answers().try_recv() {
+                self.answered(clock.now(), seeker, &answer);
             }
         }
         Ok(())
+    }
+
+    fn answered(&mut self, now: Instant, seeker: &mut Seeker, (number, from, offer): &Answer) {
+        if let Some(at) = self.asked.remove(number)
+            && self.answer_times.len() < TIMES_MAX
+        {
+            self.answer_times.push(now.since(at));
+        }
+        seeker.handle_offer(now, *number, *from, offer);
     }
 
     /// Members that send parts of a large object, or wait for this machine, do not stall.
