@@ -11,12 +11,12 @@ use std::thread::Scope;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result};
-use crossbeam_channel::{Receiver, Sender, select, unbounded};
-use proto::peer::{Action, MemberId, Part, Seeker, SeekerConfig, SeekerCounters, Source};
+use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
+use proto::peer::{Action, MemberId, Offered, Part, Seeker, SeekerConfig, SeekerCounters, Source};
 
-use super::node::Node;
+use super::node::{Answer, Node};
 use super::transfer::{Pulse, Transfer};
-use super::want::{Event, Want};
+use super::want::{Demand, Event, News, Want};
 use crate::clock::Clock;
 
 /// Bytes of objects under way, and of one request, as far as the mean length of objects tells.
@@ -28,6 +28,8 @@ const WINDOW_OBJECTS: std::ops::RangeInclusive<u32> = 8..=160;
 const FAN_IN: usize = 4;
 /// Longest wait, so that a stop is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(50);
+/// The same while nothing is wanted: a demand or the end of demands ends that wait.
+const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// What became of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,7 +43,8 @@ pub struct Pulled {
 }
 
 impl Node {
-    /// Gets objects from other members, and from the server what nobody has, until all have arrived.
+    /// Gets objects from other members, and from the server what nobody has, until all have arrived and there are no
+    /// more demands.
     ///
     /// # Errors
     /// Those of the taker and of the server; `Stopped`.
@@ -74,6 +77,8 @@ impl Node {
                 ordered,
                 servers: 0,
                 events,
+                demands: want.demands.clone(),
+                heard: SeekerCounters::default(),
             };
             let outcome = puller.run(&clock, &mut seeker, &happened);
             puller.end();
@@ -115,11 +120,15 @@ struct Puller<'scope, 'env> {
     /// How many such threads there are.
     servers: usize,
     events: Sender<Event>,
+    /// `None` if all senders are gone.
+    demands: Option<Receiver<Demand>>,
+    /// The counters of which the taker has heard.
+    heard: SeekerCounters,
 }
 
 impl<'scope, 'env> Puller<'scope, 'env> {
     fn run(&mut self, clock: &Clock, seeker: &mut Seeker, happened: &Receiver<Event>) -> Result<()> {
-        while seeker.missing() > 0 {
+        while seeker.missing() > 0 || self.demands.is_some() {
             if self.want.stop.is_stopped() {
                 return Err(Error::new(ErrorKind::Stopped, "get objects from other machines"));
             }
@@ -131,6 +140,7 @@ impl<'scope, 'env> Puller<'scope, 'env> {
             self.feel_pulses(now, seeker);
             if seeker.poll_timeout(now).is_some_and(|due| due <= now) {
                 seeker.handle_timeout(now);
+                self.tell(seeker.counters());
             }
             while let Some(action) = seeker.poll_action() {
                 self.obey(action);
@@ -138,22 +148,53 @@ impl<'scope, 'env> Puller<'scope, 'env> {
             while let Some((number, request)) = seeker.poll_request(now) {
                 self.node.ask(number, request);
             }
-            let wait = seeker.poll_timeout(now).map_or(WAIT_MAX, |due| due.since(now)).min(WAIT_MAX);
+            let most = if seeker.missing() > 0 { WAIT_MAX } else { IDLE_MAX };
+            let wait = seeker.poll_timeout(now).map_or(most, |due| due.since(now)).min(most);
+            let demands = self.demands.clone().unwrap_or_else(never);
             select! {
                 recv(happened) -> event => self.note(clock, seeker, event.ok())?,
-                recv(self.node.answers()) -> answer => if let Ok((number, from, offer)) = answer {
-                    seeker.handle_offer(clock.now(), number, from, &offer);
-                },
+                recv(self.node.answers()) -> answer => answer.into_iter().for_each(|answer| self.hear(clock, seeker, answer)),
+                recv(demands) -> demand => self.heed(clock, seeker, demand.ok()),
                 default(wait.max(Duration::from_millis(1))) => {}
             }
             while let Ok(event) = happened.try_recv() {
                 self.note(clock, seeker, Some(event))?;
             }
-            while let Ok((number, from, offer)) = self.node.answers().try_recv() {
-                seeker.handle_offer(clock.now(), number, from, &offer);
+            while let Ok(answer) = self.node.answers().try_recv() {
+                self.hear(clock, seeker, answer);
+            }
+            while let Ok(demand) = demands.try_recv() {
+                self.heed(clock, seeker, Some(demand));
             }
         }
         Ok(())
+    }
+
+    /// Takes a demand; `None` after the last one.
+    fn heed(&mut self, clock: &Clock, seeker: &mut Seeker, demand: Option<Demand>) {
+        match demand {
+            Some(Demand::Want(object)) => seeker.want_now(clock.now(), object),
+            Some(Demand::Have(object)) => seeker.have(object),
+            None => self.demands = None,
+        }
+    }
+
+    /// Takes an answer of the redirector, or of a member to whom a switch passed the request.
+    fn hear(&self, clock: &Clock, seeker: &mut Seeker, (number, from, offer): Answer) {
+        self.want.taker.hear(match offer.offered {
+            Offered::Nobody { others: false } => News::Alone,
+            _ => News::Others,
+        });
+        seeker.handle_offer(clock.now(), number, from, &offer);
+    }
+
+    /// Tells the taker what the seeker counted since the last time.
+    fn tell(&mut self, counters: SeekerCounters) {
+        let heard = std::mem::replace(&mut self.heard, counters);
+        if counters.unanswered > heard.unanswered {
+            self.want.taker.hear(News::Deaf);
+        }
+        (heard.overdue..counters.overdue).for_each(|_| self.want.taker.hear(News::Overdue));
     }
 
     /// Members that send parts of a large object, or wait for this machine, do not stall.
@@ -172,14 +213,12 @@ impl<'scope, 'env> Puller<'scope, 'env> {
         match event {
             None => {}
             Some(Event::Arrived(source, object, right)) => {
-                if !right && source == Source::Server {
-                    return Err(Error::new(
-                        ErrorKind::Corrupt,
-                        format!("the server sent a wrong object {object}"),
-                    ));
+                if right && source != Source::Server {
+                    self.want.taker.hear(News::Came);
                 }
                 seeker.arrived(now, source, object, right);
             }
+            Some(Event::Failed(object)) => seeker.have(object),
             Some(Event::Lacks(member, part)) => seeker.lacks(now, Source::Member(member), part),
             Some(Event::Ended(member, number)) if self.is_current(member, number) => {
                 self.connections.remove(&member);
@@ -234,7 +273,10 @@ impl<'scope, 'env> Puller<'scope, 'env> {
         for object in part.objects() {
             let _ = self.orders.as_ref().map(|orders| orders.send(object));
         }
-        while self.servers < self.want.at_once && self.servers < self.ordered.len() {
+        // What somebody waits for does not wait behind other objects.
+        let enough = if self.demands.is_some() { 0 } else { self.servers };
+        let more = self.ordered.len().saturating_sub(enough).min(self.want.at_once - self.servers);
+        for _ in 0..more {
             self.servers += 1;
             let (ordered, want, events) = (self.ordered.clone(), self.want, self.events.clone());
             self.scope.spawn(move || from_server(want, &ordered, &events));
@@ -256,11 +298,15 @@ fn from_server(want: &Want<'_>, ordered: &Receiver<u64>, events: &Sender<Event>)
     while let Ok(object) = ordered.recv() {
         let name = want.taker.object(object);
         let unnamed = || Error::new(ErrorKind::NotFound, format!("object {object} has no name yet"));
-        let taken =
-            name.ok_or_else(unnamed).and_then(|name| want.taker.take(object, want.server.fetch(&name)?));
-        let event = match taken {
-            Ok(right) => Event::Arrived(Source::Server, object, right),
-            Err(error) => Event::Fatal(error),
+        let wrong = || Error::new(ErrorKind::Corrupt, format!("the server sent a wrong object {object}"));
+        let taken = name
+            .ok_or_else(unnamed)
+            .and_then(|name| want.taker.take(object, want.server.fetch(&name)?))
+            .and_then(|right| if right { Ok(()) } else { Err(wrong()) });
+        let event = match taken.map_err(|error| want.taker.failed(object, error)) {
+            Ok(()) => Event::Arrived(Source::Server, object, true),
+            Err(None) => Event::Failed(object),
+            Err(Some(error)) => Event::Fatal(error),
         };
         if events.send(event).is_err() {
             return;

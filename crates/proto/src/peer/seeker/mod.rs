@@ -10,6 +10,7 @@ mod patience;
 mod pulls;
 #[cfg(test)]
 mod tests;
+mod urgent;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -23,6 +24,7 @@ use known::Known;
 use patience::Patience;
 pub use pulls::Source;
 use pulls::{Pull, Pulls};
+use urgent::Urgent;
 
 /// Most requests without an answer.
 const REQUESTS_MAX: usize = 16;
@@ -112,6 +114,7 @@ pub struct Seeker {
     /// Offers of members beyond `fan_in`.
     held: VecDeque<(MemberId, SocketAddr, Part)>,
     known: Known,
+    urgent: Urgent,
     actions: VecDeque<Action>,
     /// Requests in a row that were not answered.
     deaf: u32,
@@ -138,6 +141,7 @@ impl Seeker {
             pulls: Pulls::default(),
             held: VecDeque::new(),
             known: Known::default(),
+            urgent: Urgent::default(),
             actions: VecDeque::new(),
             deaf: 0,
             patience: Patience::default(),
@@ -158,6 +162,16 @@ impl Seeker {
         self.missing.set(object, true);
     }
 
+    /// Wants an object for which somebody waits: members are waited for only for a short time, then the server is asked.
+    pub fn want_now(&mut self, now: Instant, object: u64) {
+        if self.missing.count() == 0 {
+            // Nothing was wanted for a time: that nothing arrived then says nothing about members.
+            self.patience = Patience::default();
+        }
+        self.missing.set(object, true);
+        self.urgent.begin(now, object);
+    }
+
     /// Whether an object is wanted and did not arrive.
     #[must_use]
     pub fn wants(&self, object: u64) -> bool {
@@ -174,6 +188,7 @@ impl Seeker {
     pub fn have(&mut self, object: u64) {
         self.missing.set(object, false);
         self.out.set(object, false);
+        self.urgent.end(object);
         self.pulls.settle(object);
     }
 
@@ -307,7 +322,8 @@ impl Seeker {
         let stalled = self.pulls.oldest_move().map(|moved| moved + STALLED_AFTER);
         let delayed = self.delayed.iter().map(|(_, until)| *until);
         let late = (self.missing.count() > 0 && !self.pulls.is_empty()).then(|| now + LATE_AFTER / 4);
-        asked.chain(stalled).chain(delayed).chain(late).chain(self.known.idle_at()).min()
+        let rest = self.known.idle_at().into_iter().chain(self.urgent.due());
+        asked.chain(stalled).chain(delayed).chain(late).chain(rest).min()
     }
 
     /// Gives up members that stall, and requests that nobody answers.
@@ -332,6 +348,12 @@ impl Seeker {
                 true => self.give_back(asked.part),
                 false => self.ask_server(now, asked.part),
             }
+        }
+        for object in self.urgent.overdue(now, |within, object| self.pulls.is_coming(now, within, object)) {
+            let part = batch_of(object);
+            self.counters.overdue += 1;
+            self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
+            self.ask_server(now, part);
         }
         self.admit_held(now);
     }
@@ -433,6 +455,7 @@ impl Seeker {
             return;
         }
         let part = Part { mask, ..part };
+        part.objects().for_each(|object| self.urgent.end(object));
         self.pulls.begin(Pull::new(now, Source::Server, part));
         self.actions.push_back(Action::Server(part));
     }
