@@ -2,6 +2,7 @@
 //!
 //! "Images" is the payload that the server sent, by multicast and unicast, over the encoded image.
 
+mod boots;
 mod compared;
 mod simulated;
 mod starts;
@@ -24,6 +25,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &starts::TOGETHER,
     &starts::SEQUENCE,
     &starts::LATE,
+    &boots::GROUP,
     &compared::ONE_HOST,
     &compared::VS_BEST,
     &simulated::SIMULATED,
