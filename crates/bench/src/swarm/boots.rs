@@ -62,6 +62,8 @@ fn boots(context: &Context, room: &Room, start: &Arc<Start>, with: With, machine
     let disks = || booted.iter().map(|(_, mirror)| mirror);
     let words = json!({
         "seconds": seconds, "sent": sent,
+        "overdue": disks().map(|disk| disk.swarm_traffic().overdue).collect::<Vec<_>>(),
+        "shunned": disks().map(|disk| disk.swarm_traffic().shunned).collect::<Vec<_>>(),
         "from other machines": disks().map(|disk| disk.swarm_traffic().peer_bytes).collect::<Vec<_>>(),
         "served": disks().map(|disk| disk.swarm_traffic().served_bytes).collect::<Vec<_>>(),
         "nodes": disks().map(|disk| disk.counters().node_bytes).collect::<Vec<_>>(),
@@ -75,10 +77,12 @@ fn boots(context: &Context, room: &Room, start: &Arc<Start>, with: With, machine
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn measure(context: &Context) -> Result<Vec<Figure>> {
     let (room, start) = Start::new(context)?;
-    let alone = |with: With| -> Result<Vec<Booted>> {
-        (0..RUNS).map(|_| boots(context, &room, &start, with, 1)).collect()
-    };
-    let (plain, alone) = (alone(With::Nothing)?, alone(With::Peers)?);
+    let (mut plain, mut alone) = (Vec::new(), Vec::new());
+    // By turns, so that whatever else this machine does meets both.
+    for _ in 0..RUNS {
+        plain.push(boots(context, &room, &start, With::Nothing, 1)?);
+        alone.push(boots(context, &room, &start, With::Peers, 1)?);
+    }
     let time = |runs: &[Booted]| median(&runs.iter().map(|run| most(&run.seconds)).collect::<Vec<_>>());
     let bytes = |runs: &[Booted]| median(&runs.iter().map(|run| run.sent as f64).collect::<Vec<_>>());
     let (best_time, best_bytes) = (time(&plain).min(time(&alone)), bytes(&plain).min(bytes(&alone)));

@@ -9,10 +9,13 @@ use net::peer::News;
 
 /// After so many answers in a row that nobody else is there, a machine is alone.
 const ALONE_AFTER: u32 = 4;
-/// After so many objects in a row that members did not send in time, they are left alone for [`SHUNNED`].
+/// After so many times in a row that objects did not come in time, members are left alone for [`SHUNNED`]; afterwards
+/// again after each such time, until a member sends something.
 const OVERDUE_MAX: u32 = 3;
-/// Doubled each time, up to `SHUNNED_MAX`, until a member sends something.
-const SHUNNED: Duration = Duration::from_secs(5);
+/// What is overdue within this time counts once: many objects wait for one member that stalls.
+const BURST: Duration = Duration::from_secs(1);
+/// Doubled each time, up to `SHUNNED_MAX`.
+const SHUNNED: Duration = Duration::from_secs(2);
 const SHUNNED_MAX: Duration = Duration::from_secs(300);
 
 /// See the module. Times count from any moment.
@@ -21,22 +24,45 @@ pub(super) struct Company {
     alone: bool,
     /// Answers in a row that nobody else is there.
     alone_said: u32,
-    /// Objects in a row that did not come in time.
+    /// Times in a row that objects did not come in time, and until when more of them count as the same.
     overdue: u32,
+    burst_until: Duration,
     /// How often members were shunned in a row.
     shunned: u32,
     shunned_until: Duration,
+    counted: Counted,
+}
+
+/// What happened so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counted {
+    /// Objects that members did not send in time.
+    pub(super) overdue: u64,
+    /// How often members were left alone.
+    pub(super) shunned: u64,
 }
 
 impl Company {
     /// Whether others are there is what the server said.
     pub(super) fn new(others: bool) -> Self {
-        Self { alone: !others, alone_said: 0, overdue: 0, shunned: 0, shunned_until: Duration::ZERO }
+        Self {
+            alone: !others,
+            alone_said: 0,
+            overdue: 0,
+            burst_until: Duration::ZERO,
+            shunned: 0,
+            shunned_until: Duration::ZERO,
+            counted: Counted::default(),
+        }
     }
 
     /// Whether other machines are asked.
     pub(super) fn is_asked(&self, now: Duration) -> bool {
         !self.alone && now >= self.shunned_until
+    }
+
+    pub(super) fn counted(&self) -> Counted {
+        self.counted
     }
 
     /// Something was noticed.
@@ -50,11 +76,17 @@ impl Company {
             News::Deaf => self.alone = true,
             News::Came => (self.overdue, self.shunned) = (0, 0),
             News::Overdue => {
+                self.counted.overdue += 1;
+                if now < self.burst_until || now < self.shunned_until {
+                    return;
+                }
+                self.burst_until = now + BURST;
                 self.overdue += 1;
-                if self.overdue >= OVERDUE_MAX && now >= self.shunned_until {
+                if self.overdue >= OVERDUE_MAX || self.shunned > 0 {
                     self.overdue = 0;
-                    self.shunned_until = now + (SHUNNED * (1 << self.shunned.min(6))).min(SHUNNED_MAX);
+                    self.shunned_until = now + (SHUNNED * (1 << self.shunned.min(8))).min(SHUNNED_MAX);
                     self.shunned += 1;
+                    self.counted.shunned += 1;
                 }
             }
         }
@@ -85,19 +117,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_overdue_together_counts_once() {
+        let mut company = Company::new(true);
+        (0..50).for_each(|_| company.hear(at(1), News::Overdue));
+        assert!(company.is_asked(at(1)) && company.counted().overdue == 50);
+        company.hear(at(2), News::Overdue);
+        company.hear(at(3), News::Came);
+        company.hear(at(3), News::Overdue);
+        assert!(company.is_asked(at(3)), "a member has sent something between");
+    }
+
+    #[test]
     fn members_that_send_nothing_in_time_are_left_alone_for_longer_each_time() {
         let mut company = Company::new(true);
-        let fail = |company: &mut Company, now| (0..3).for_each(|_| company.hear(now, News::Overdue));
-        fail(&mut company, at(0));
+        (1..=3).for_each(|second| company.hear(at(second), News::Overdue));
         // What was asked for before.
-        fail(&mut company, at(1));
+        company.hear(at(4), News::Overdue);
         assert!(!company.is_asked(at(4)) && company.is_asked(at(5)));
-        fail(&mut company, at(10));
-        assert!(!company.is_asked(at(19)) && company.is_asked(at(20)));
-        company.hear(at(20), News::Came);
-        company.hear(at(20), News::Overdue);
-        assert!(company.is_asked(at(20)));
-        fail(&mut company, at(20));
-        assert!(!company.is_asked(at(24)) && company.is_asked(at(25)));
+        company.hear(at(6), News::Overdue);
+        assert!(!company.is_asked(at(9)) && company.is_asked(at(10)));
+        assert_eq!(company.counted(), Counted { overdue: 5, shunned: 2 });
+        company.hear(at(10), News::Came);
+        company.hear(at(11), News::Overdue);
+        assert!(company.is_asked(at(11)));
     }
 }

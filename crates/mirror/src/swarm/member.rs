@@ -12,8 +12,9 @@ use net::clock::{Clock, Stop};
 use net::peer::{Demand, News, Node, Taker, Want};
 use parking_lot::Mutex;
 
-use super::company::Company;
+use super::company::{Company, Counted};
 use super::numbers::Numbers;
+use super::traffic::SwarmTraffic;
 
 /// Most objects that are fetched from the server at the same time.
 const AT_ONCE: usize = 16;
@@ -36,6 +37,7 @@ pub(super) struct Member {
     demands: Mutex<Option<Sender<Demand>>>,
     waiting: Mutex<HashMap<u64, Vec<Sender<Answer>>>>,
     stop: Stop,
+    peer_bytes: AtomicU64,
 }
 
 impl Member {
@@ -51,18 +53,13 @@ impl Member {
             demands: Mutex::new(Some(demands)),
             waiting: Mutex::default(),
             stop: Stop::new(),
+            peer_bytes: AtomicU64::new(0),
         };
         (member, demanded)
     }
 
-    /// Takes part until [`Self::leave`]. `server` has what no member has; `peer_bytes` counts what members sent.
-    pub(super) fn run(
-        &self,
-        server: &dyn ObjectSource,
-        demanded: Receiver<Demand>,
-        object_bytes: u32,
-        peer_bytes: &AtomicU64,
-    ) {
+    /// Takes part until [`Self::leave`]. `server` has what no member has.
+    pub(super) fn run(&self, server: &dyn ObjectSource, demanded: Receiver<Demand>, object_bytes: u32) {
         std::thread::scope(|scope| {
             scope.spawn(|| self.learn_tree(server));
             let want = Want {
@@ -75,7 +72,7 @@ impl Member {
                 alone: false,
                 limit: None,
                 demands: Some(demanded),
-                arrived: &|bytes| _ = peer_bytes.fetch_add(bytes, Ordering::Relaxed),
+                arrived: &|bytes| _ = self.peer_bytes.fetch_add(bytes, Ordering::Relaxed),
             };
             // It ends without an error only by `leave`. Everything works without members, too.
             let _ = self.node.pull(&want);
@@ -92,9 +89,15 @@ impl Member {
         self.numbers.give_up();
     }
 
-    /// Bytes that others got from this machine.
-    pub(super) fn served_bytes(&self) -> u64 {
-        self.node.traffic().sent_bytes
+    /// What happened since it joined.
+    pub(super) fn traffic(&self) -> SwarmTraffic {
+        let Counted { overdue, shunned } = self.company.lock().counted();
+        SwarmTraffic {
+            peer_bytes: self.peer_bytes.load(Ordering::Relaxed),
+            served_bytes: self.node.traffic().sent_bytes,
+            overdue,
+            shunned,
+        }
     }
 
     /// An object from this machine or another one, or by the swarm's order from the server. `None` if the server is to

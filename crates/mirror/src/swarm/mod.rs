@@ -4,15 +4,16 @@
 //! ```text
 //! numbers  the numbers of objects, by which members ask for them
 //! company  whether other machines are asked, or the server at once
+//! traffic  what came from others, and what they got
 //! member   who waits for which object, and what others may get
 //! ```
 
 mod company;
 mod member;
 mod numbers;
+mod traffic;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use net::peer::{Node, PeerOptions, join};
 use parking_lot::{Condvar, Mutex};
 
 use member::Member;
+pub use traffic::SwarmTraffic;
 
 /// How long the first objects of a disk wait for the server's answer whether there are others.
 const JOIN_MAX: Duration = Duration::from_millis(300);
@@ -44,9 +46,8 @@ pub struct Swarm {
     /// The answer of the server is there.
     joined: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
-    peer_bytes: AtomicU64,
-    /// Bytes that others got in swarms that were left.
-    served_bytes: AtomicU64,
+    /// What happened in swarms that were left. Locked after `phase`.
+    before: Mutex<SwarmTraffic>,
 }
 
 enum Phase {
@@ -54,15 +55,6 @@ enum Phase {
     /// Until when objects wait for the server's answer.
     Joining(Duration),
     In(Arc<Member>),
-}
-
-/// What a disk got from other machines, and they from it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SwarmTraffic {
-    /// Encoded bytes that other machines sent.
-    pub peer_bytes: u64,
-    /// Encoded bytes that other machines got.
-    pub served_bytes: u64,
 }
 
 impl Swarm {
@@ -83,8 +75,7 @@ impl Swarm {
             phase: Mutex::new(Phase::Away),
             joined: Condvar::new(),
             thread: Mutex::default(),
-            peer_bytes: AtomicU64::new(0),
-            served_bytes: AtomicU64::new(0),
+            before: Mutex::default(),
         })
     }
 
@@ -105,13 +96,11 @@ impl Swarm {
     /// What came from others, and what they got.
     #[must_use]
     pub fn traffic(&self) -> SwarmTraffic {
-        let now = match &*self.phase.lock() {
-            Phase::In(member) => member.served_bytes(),
-            Phase::Away | Phase::Joining(_) => 0,
-        };
-        SwarmTraffic {
-            peer_bytes: self.peer_bytes.load(Ordering::Relaxed),
-            served_bytes: self.served_bytes.load(Ordering::Relaxed) + now,
+        let phase = self.phase.lock();
+        let before = *self.before.lock();
+        match &*phase {
+            Phase::In(member) => before.and(member.traffic()),
+            Phase::Away | Phase::Joining(_) => before,
         }
     }
 
@@ -132,12 +121,13 @@ impl Swarm {
 
     /// Leaves the swarm: the disk has another tree, or ends. Does not wait.
     pub(crate) fn leave(&self) {
-        let phase = std::mem::replace(&mut *self.phase.lock(), Phase::Away);
-        self.joined.notify_all();
-        if let Phase::In(member) = phase {
-            self.served_bytes.fetch_add(member.served_bytes(), Ordering::Relaxed);
+        let mut phase = self.phase.lock();
+        if let Phase::In(member) = std::mem::replace(&mut *phase, Phase::Away) {
+            let mut before = self.before.lock();
+            *before = before.and(member.traffic());
             member.leave();
         }
+        self.joined.notify_all();
     }
 
     /// [`Self::leave`], and waits for the thread.
@@ -179,7 +169,7 @@ impl Swarm {
             *phase = Phase::In(Arc::clone(&member));
             self.joined.notify_all();
         }
-        member.run(&*self.server, demanded, manifest.chunk_bytes / 3, &self.peer_bytes);
+        member.run(&*self.server, demanded, manifest.chunk_bytes / 3);
         self.leave();
     }
 

@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use base::{Duration, Instant};
 
-use super::availability::{Availability, Part, batch_of};
+use super::availability::{Availability, Part, batch_of, lowest};
 use super::wire::packet::{MemberId, Offer, Offered, Request};
 pub use counters::SeekerCounters;
 use known::Known;
@@ -319,7 +319,7 @@ impl Seeker {
     #[must_use]
     pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         let asked = self.asked.iter().map(|asked| asked.due);
-        let stalled = self.pulls.oldest_move().map(|moved| moved + STALLED_AFTER);
+        let stalled = self.pulls.oldest_move().map(|moved| moved + self.stalled_after());
         let delayed = self.delayed.iter().map(|(_, until)| *until);
         let late = (self.missing.count() > 0 && !self.pulls.is_empty()).then(|| now + LATE_AFTER / 4);
         let rest = self.known.idle_at().into_iter().chain(self.urgent.due());
@@ -329,7 +329,7 @@ impl Seeker {
     /// Gives up members that stall, and requests that nobody answers.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.delayed.retain(|(_, until)| *until > now);
-        for member in self.pulls.stalled(now, STALLED_AFTER) {
+        for member in self.pulls.stalled(now, self.stalled_after()) {
             self.counters.failures += 1;
             self.give_up(now, member);
             self.actions.push_back(Action::Drop(member));
@@ -356,6 +356,11 @@ impl Seeker {
             self.ask_server(now, part);
         }
         self.admit_held(now);
+    }
+
+    /// A member that sends nothing for this time is given up.
+    fn stalled_after(&self) -> Duration {
+        if self.urgent.is_empty() { STALLED_AFTER } else { urgent::STALLED_AFTER }
     }
 
     /// Objects per second that arrived lately.
@@ -488,13 +493,4 @@ impl Seeker {
         }
         self.known.avoid(now, member);
     }
-}
-
-/// The `count` lowest bits that are set, at least one.
-fn lowest(mask: u32, count: u32) -> u32 {
-    let mut rest = mask;
-    for _ in 0..count.max(1) {
-        rest &= rest.wrapping_sub(1);
-    }
-    mask & !rest
 }

@@ -365,3 +365,30 @@ fn a_pause_says_nothing_about_members() {
     seeker.have(41);
     assert_eq!((seeker.missing(), seeker.counters().overdue), (0, 0));
 }
+
+#[test]
+fn who_stalls_is_replaced_before_the_server_is_asked() {
+    let config = SeekerConfig { objects: 64, rank: 0, window_objects: 160, request_objects: 16, fan_in: 4 };
+    let mut seeker = Seeker::new(config);
+    // More than are asked of two members when they are late.
+    (0..16).for_each(|object| seeker.want_now(at(0), object));
+    let mut asked = Vec::new();
+    for ms in 0..2000 {
+        let now = at(ms);
+        for (number, request) in std::iter::from_fn(|| seeker.poll_request(now)).collect::<Vec<_>>() {
+            let other = if request.avoided.contains(&MemberId(1)) { 2 } else { 1 };
+            seeker.handle_offer(now, number, SERVER, &Offer { part: request.part, offered: member(other) });
+        }
+        for (source, part) in parts(&mut seeker) {
+            asked.push((source, ms / 100));
+            if source == Source::Member(MemberId(2)) {
+                part.objects().for_each(|object| _ = seeker.arrived(now, source, object, true));
+            }
+        }
+        if seeker.poll_timeout(now).is_some_and(|due| due <= now) {
+            seeker.handle_timeout(now);
+        }
+    }
+    assert_eq!(asked, [(Source::Member(MemberId(1)), 0), (Source::Member(MemberId(2)), 5)]);
+    assert_eq!((seeker.counters().overdue, seeker.counters().from_members), (0, 16));
+}

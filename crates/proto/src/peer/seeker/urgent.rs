@@ -13,6 +13,9 @@ const OVERDUE_AT_LAST: Duration = Duration::from_secs(4);
 /// How often it is looked whether a member is still sending.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// A member that sends nothing for this time while somebody waits is given up, so that another one can send it in time.
+pub(super) const STALLED_AFTER: Duration = SENT_WITHIN;
+
 /// How long an object has been waited for.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
@@ -33,6 +36,11 @@ impl Urgent {
     /// Nobody waits for it any more.
     pub(super) fn end(&mut self, object: u64) {
         self.0.remove(&object);
+    }
+
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// When [`Self::overdue`] is to be called.
