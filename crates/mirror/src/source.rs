@@ -54,8 +54,8 @@ impl Source {
         Self { objects: Arc::new(Cached { cache, behind: self.objects }), ..self }
     }
 
-    /// The same source, whose objects also come from the machines of `swarm`, behind `cache` if there is one. Whatever it
-    /// delivers is kept for those machines.
+    /// The same source, whose objects also come from the machines of `swarm`, behind `cache` if there is one. Whatever
+    /// it delivers is kept for those machines.
     #[must_use]
     pub fn with_peers(self, swarm: &Arc<Swarm>, cache: Option<Arc<Cache>>) -> Self {
         let asks = Self { objects: Arc::clone(swarm) as Arc<dyn ObjectSource>, ..self };

@@ -118,7 +118,8 @@ impl Room {
 
     /// Waits until the redirector knows that everything is held.
     fn until_held(&self) {
-        while self.redirector.held(self.swarm()) != [0..self.objects] {
+        let whole = 0..self.objects;
+        while self.redirector.held(self.swarm()).first() != Some(&whole) {
             thread::yield_now();
         }
     }

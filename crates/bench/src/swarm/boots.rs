@@ -18,7 +18,7 @@ pub(super) const GROUP: Group = Group {
     figures: &[
         (
             "peers.boots",
-            "bytes that the server sent for 16 attached disks that boot within a minute, over those for one; at most 1.1",
+            "bytes that the server sent for 16 attached disks that boot within a minute, over one's; at most 1.1",
         ),
         ("peers.boots_time", "the longest of those boots over one alone; at most 1.2"),
     ],

@@ -109,7 +109,7 @@ pub(crate) struct Args {
     /// Get nothing from other machines, and serve them nothing
     #[arg(long, conflicts_with = "spool")]
     pub no_peers: bool,
-    /// Keep so much for other machines in an unnamed file in /var/tmp, beyond a sixteenth of the free memory [default: 0]
+    /// Keep so much for other machines in a file in /var/tmp, beyond a sixteenth of the free memory [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub spool: Option<u64>,
     /// Create the disk, or change its options, but do not run it: a service runs it later

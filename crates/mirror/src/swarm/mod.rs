@@ -58,8 +58,8 @@ enum Phase {
 }
 
 impl Swarm {
-    /// Swarms that `join` joins. Objects are encrypted as `cipher` says; `server` has all of them. `tell` hears why there
-    /// is no swarm.
+    /// Swarms that `join` joins. Objects are encrypted as `cipher` says; `server` has all of them. `tell` hears why
+    /// there is no swarm.
     pub fn new(
         join: impl Fn(&Manifest) -> Result<Option<Node>> + Send + Sync + 'static,
         cipher: Cipher,

@@ -153,7 +153,9 @@ impl<'scope, 'env> Puller<'scope, 'env> {
             let demands = self.demands.clone().unwrap_or_else(never);
             select! {
                 recv(happened) -> event => self.note(clock, seeker, event.ok())?,
-                recv(self.node.answers()) -> answer => answer.into_iter().for_each(|answer| self.hear(clock, seeker, answer)),
+                recv(self.node.answers()) -> answer => if let Ok(answer) = answer {
+                    self.hear(clock, seeker, answer);
+                },
                 recv(demands) -> demand => self.heed(clock, seeker, demand.ok()),
                 default(wait.max(Duration::from_millis(1))) => {}
             }

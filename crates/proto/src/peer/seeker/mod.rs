@@ -162,7 +162,7 @@ impl Seeker {
         self.missing.set(object, true);
     }
 
-    /// Wants an object for which somebody waits: members are waited for only for a short time, then the server is asked.
+    /// Wants an object for which somebody waits: after a short time the server is asked, whatever members do.
     pub fn want_now(&mut self, now: Instant, object: u64) {
         if self.missing.count() == 0 {
             // Nothing was wanted for a time: that nothing arrived then says nothing about members.
