@@ -8,9 +8,10 @@ use std::time::Instant;
 use image::{Cipher, Manifest};
 use mirror::machine::Counters;
 use mirror::nbd::{Export, ExportTable, Server};
-use mirror::{Mirror, MirrorOptions, MulticastOptions, Served, Source};
+use mirror::{Mirror, MirrorOptions, MulticastOptions, Served, Source, Swarm};
 use net::client::Client;
 use net::clock::Stop;
+use net::peer::{PeerOptions, SpoolLimits};
 use serde_json::json;
 use store::{Location, Repository, Stamp};
 
@@ -34,7 +35,7 @@ pub(crate) const GROUP: Group = Group {
     measure,
 };
 
-const MACHINES: u32 = 16;
+pub(crate) const MACHINES: u32 = 16;
 /// Rate of each machine's link.
 const RATE: u64 = 1_000_000_000;
 /// Rate of the server's link.
@@ -45,13 +46,42 @@ const ROUNDS: usize = 3;
 const PORT: u16 = 7717;
 const CLIENTS_MAX: usize = 4;
 
+/// Where a machine's data comes from, beside the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum With {
+    Nothing,
+    Multicast,
+    Peers,
+}
+
 /// What a machine needs to know to start.
-struct Start {
+pub(crate) struct Start {
     url: String,
     token: String,
     order: Vec<u64>,
-    reads: Vec<Event>,
+    pub reads: Vec<Event>,
 }
+
+impl Start {
+    /// A room of [`MACHINES`] machines whose server has a slow link, and what they need to know. The order in which the
+    /// disk is read is known.
+    pub(crate) fn new(context: &Context) -> Result<(Room, Arc<Self>)> {
+        let setting = Setting::new(context)?;
+        let order: Vec<u64> = setting.touched.iter().map(|(chunk, _)| *chunk).collect();
+        let stamp = Stamp { created: "2026-11-22T00:00:00Z".to_owned(), creator: "bench".to_owned() };
+        let repository = Repository::open(&Location::Folder(setting.repository.clone()))?;
+        repository.add_profile(&DISK.parse()?, 1, &order, &stamp)?;
+        let room = Room::open_with(context, &[&setting.repository], &star(MACHINES, RATE, 0))?;
+        room.star.shape_host(0, SERVER_RATE, SERVER_BUFFER_BYTES)?;
+        let url = format!("https://{}:{PORT}", room.star.host(0).ipv4());
+        let token = std::fs::read_to_string(room.token(0))?.trim().to_owned();
+        Ok((room, Arc::new(Self { url, token, order, reads: setting.reads })))
+    }
+}
+
+/// The links of a room.
+pub(crate) const LINKS: &str =
+    "50 Mbit/s and 256 KiB of buffer at the server, 1 Gbit/s at each machine, the order known";
 
 /// Machines that started together.
 struct Started {
@@ -77,18 +107,26 @@ impl Started {
     }
 }
 
-/// A machine in the host of this thread: attaches the disk and replays its reads.
-fn boot(start: &Start, folder: &Path) -> Result<Counters> {
+/// A machine in the host of this thread: attaches the disk and replays its reads. The disk stays attached.
+pub(crate) fn boot(start: &Start, with: With, folder: &Path) -> Result<Arc<Mirror>> {
     let words = |error: &dyn std::error::Error| base::chain(error);
     let options = Source::client_options(Cipher::None, Stop::new());
     let client = Client::connect(&start.url, &start.token.parse()?, options)?;
     let client = Arc::new(client);
     let manifest = client.manifest(DISK).map_err(|error| words(&error))?;
     let manifest = Manifest::decode(&manifest).map_err(|error| words(&error))?;
-    let sources = vec![Source::server("server", Arc::clone(&client))];
-    let mirror = Mirror::create(&folder.join("attached"), &manifest, sources, &MirrorOptions::default())?;
+    let source = Source::server("server", Arc::clone(&client));
+    let spool = SpoolLimits::of_attached_disk();
+    let swarm = Swarm::of(&client, PeerOptions { serves: true, spool, place: 0 }, |_| {});
+    let source = if with == With::Peers { source.with_peers(&swarm, None) } else { source };
+    let mirror =
+        Mirror::create(&folder.join("attached"), &manifest, vec![source], &MirrorOptions::default())?;
     let mirror = Arc::new(mirror);
-    mirror.join_multicast(MulticastOptions::of(&client, Some("eth0"), "machine")?)?;
+    match with {
+        With::Nothing => {}
+        With::Multicast => mirror.join_multicast(MulticastOptions::of(&client, Some("eth0"), "machine")?)?,
+        With::Peers => mirror.join_swarm(&swarm)?,
+    }
     mirror.expect_reads(&start.order);
     let socket = folder.join("socket");
     let table = Arc::new(ExportTable::default());
@@ -96,9 +134,7 @@ fn boot(start: &Start, folder: &Path) -> Result<Counters> {
     let server = Server::new(table, CLIENTS_MAX, Arc::new(|_| {}));
     server.listen_unix(UnixListener::bind(&socket)?)?;
     Nbd::connect(&socket, DISK)?.replay(&start.reads, |_, _| Ok(()))?;
-    let counters = mirror.counters();
-    mirror.close()?;
-    Ok(counters)
+    Ok(mirror)
 }
 
 /// Starts the first `machines` hosts at the same moment.
@@ -111,8 +147,10 @@ fn boot_at_once(context: &Context, room: &Room, start: &Arc<Start>, machines: u3
         let run = move || -> std::result::Result<(f64, Counters), String> {
             ready.wait();
             let begin = Instant::now();
-            let counters = boot(&start, &folder).map_err(|error| base::chain(&*error))?;
-            Ok((begin.elapsed().as_secs_f64(), counters))
+            let mirror = boot(&start, With::Multicast, &folder).map_err(|error| base::chain(&*error))?;
+            let (seconds, counters) = (begin.elapsed().as_secs_f64(), mirror.counters());
+            mirror.close().map_err(|error| base::chain(&error))?;
+            Ok((seconds, counters))
         };
         booting.push(room.star.host(host).run(run)?);
     }
@@ -129,20 +167,10 @@ fn boot_at_once(context: &Context, room: &Room, start: &Arc<Start>, machines: u3
 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn measure(context: &Context) -> Result<Vec<Figure>> {
-    let setting = Setting::new(context)?;
-    let order: Vec<u64> = setting.touched.iter().map(|(chunk, _)| *chunk).collect();
-    let stamp = Stamp { created: "2026-11-22T00:00:00Z".to_owned(), creator: "bench".to_owned() };
-    let repository = Repository::open(&Location::Folder(setting.repository.clone()))?;
-    repository.add_profile(&DISK.parse()?, 1, &order, &stamp)?;
-    let room = Room::open_with(context, &[&setting.repository], &star(MACHINES, RATE, 0))?;
-    room.star.shape_host(0, SERVER_RATE, SERVER_BUFFER_BYTES)?;
-    let url = format!("https://{}:{PORT}", room.star.host(0).ipv4());
-    let token = std::fs::read_to_string(room.token(0))?.trim().to_owned();
-    let start = Arc::new(Start { url, token, order, reads: setting.reads.clone() });
+    let (room, start) = Start::new(context)?;
     let alone = boot_at_once(context, &room, &start, 1)?;
     let rounds = (0..ROUNDS).map(|_| boot_at_once(context, &room, &start, MACHINES));
     let together = rounds.collect::<Result<Vec<_>>>()?;
-    let link = "50 Mbit/s and 256 KiB of buffer at the server, 1 Gbit/s at each machine, the order known";
     let words =
         format!("{} reads of a boot and a small job of Debian 12, {MACHINES} at once", start.reads.len());
     let words_together: Vec<_> = together.iter().map(Started::words).collect();
@@ -152,8 +180,8 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     Ok(vec![
         Figure::new("mirror.sixteen_boots", &times, "ratio", Bar::AtMost(1.2))
             .peer("one alone", "", alone.last(), "s")
-            .on(&words, link)
+            .on(&words, LINKS)
             .with(details),
-        Figure::new("mirror.sixteen_boots_bytes", &bytes, "ratio", Bar::AtMost(1.5)).on(&words, link),
+        Figure::new("mirror.sixteen_boots_bytes", &bytes, "ratio", Bar::AtMost(1.5)).on(&words, LINKS),
     ])
 }

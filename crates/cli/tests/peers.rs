@@ -1,11 +1,13 @@
 //! Tests the real binary on hosts of a virtual network that serve each other: one after the other, one that joins late,
-//! and a server that is killed meanwhile.
+//! and a server that is killed meanwhile; and attached disks that do.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod attach_common;
 mod common;
 
 use std::path::PathBuf;
 
+use attach_common::{Attached, run, status};
 use common::running::Running;
 use common::{Bench, Served, assert_same};
 use lab::{Host, Star, StarOptions};
@@ -124,4 +126,58 @@ fn hosts_go_on_by_themselves_while_their_server_is_restarted() {
     assert!(reports.iter().all(|report| bytes(report, "peer_bytes") > 0), "{reports:?}");
     (2..4).for_each(|host| assert_same(&disk, &bench.path(&format!("disk-{host}.img"))));
     drop(server);
+}
+
+/// Attaches a disk on a host, without multicast.
+fn attach(bench: &Bench, host: &Host, url: &str, more: &str) -> Attached {
+    let name = format!("vm{}", host.index());
+    let words = format!(
+        "attach web --name {name} --quiet --no-multicast --token-file join.token --from {url} {more}"
+    );
+    let mut command = bench.command_in(host, &words);
+    command.env_remove("DISKCAST_REPO");
+    Attached::start(command)
+}
+
+#[test]
+fn what_an_attached_disk_read_others_get_from_it() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let (star, bench, server, disk) = room(4, 16);
+    let start = |index, more| attach(&bench, star.host(index), &server.url, more);
+    let copy = |attached: &Attached, name: &str| {
+        let copy = bench.path(name);
+        let copied = run("nbdcopy", &[&attached.uri, copy.to_str().unwrap()]);
+        if copied {
+            assert_same(&disk, &copy);
+        }
+        copied
+    };
+    let first = start(1, "");
+    if !copy(&first, "copy-1.img") {
+        return;
+    }
+    let words = format!("status {} --token-file join.token --json", server.url);
+    let is_known = || {
+        let status = bench.command_in(star.host(1), &words).output().unwrap();
+        String::from_utf8_lossy(&status.stdout).contains(r#""whole":1"#)
+    };
+    while !is_known() {}
+    let before = star.sent_on_wire(0).unwrap();
+    let second = start(2, "");
+    copy(&second, "copy-2.img");
+    let sent = star.sent_on_wire(0).unwrap() - before;
+    let [gave, got] = ["vm1", "vm2"].map(|name| status(&bench, name));
+    let all = bytes(&got, "demanded_bytes") + bytes(&got, "prefetched_bytes") + bytes(&got, "node_bytes");
+    assert_eq!((bytes(&got, "peer_bytes"), bytes(&gave, "served_bytes")), (all, all), "{got}");
+    assert!(sent < all / 10, "the server sent {sent} bytes beside {all}");
+    assert_eq!(bytes(&gave, "peer_bytes"), 0, "{gave}");
+
+    let third = start(3, "--no-peers");
+    copy(&third, "copy-3.img");
+    assert_eq!(bytes(&status(&bench, "vm3"), "peer_bytes"), 0);
+    for attached in [first, second, third] {
+        assert_eq!(attached.stop(), Some(0));
+    }
 }

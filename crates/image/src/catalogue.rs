@@ -170,6 +170,12 @@ impl CatalogueBuilder {
         usize::try_from(id).ok().and_then(|id| self.nodes.get(id)).map(|slot| slot.object)
     }
 
+    /// The number of the node with this digest; `None` if none is known by it yet.
+    #[must_use]
+    pub fn id_of(&self, digest: &Digest) -> Option<u64> {
+        self.ids.get(digest).map(|&id| u64::from(id))
+    }
+
     /// Whether the bytes of node `id` arrived. They are not verified before its name is known.
     #[must_use]
     pub fn has(&self, id: u64) -> bool {

@@ -15,6 +15,7 @@ pub mod raw;
 pub mod served;
 mod source;
 pub mod state;
+mod swarm;
 
 pub use attached::{
     Commit, CommitOptions, Damage, Join, Mirror, MirrorOptions, MulticastOptions, Onto, QuiesceHook, Waiting,
@@ -23,3 +24,4 @@ pub use images::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Sightin
 pub use raw::RawDisk;
 pub use served::{Durability, ReadOnly, Served, Space, Status, StatusRun};
 pub use source::Source;
+pub use swarm::{Swarm, SwarmTraffic};

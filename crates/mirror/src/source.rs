@@ -10,6 +10,8 @@ use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use store::{Cache, Repository};
 
+use crate::swarm::Swarm;
+
 /// Requests in flight to a repository on this machine, whose disk and processors are the limit.
 const AT_ONCE_HERE: usize = 4;
 /// Requests in flight to a server: 16 chunks of 85 KB fill 1 Gbit/s at a round trip of 10 ms, and do not overflow a
@@ -52,6 +54,18 @@ impl Source {
         Self { objects: Arc::new(Cached { cache, behind: self.objects }), ..self }
     }
 
+    /// The same source, whose objects also come from the machines of `swarm`, behind `cache` if there is one. Whatever
+    /// it delivers is kept for those machines.
+    #[must_use]
+    pub fn with_peers(self, swarm: &Arc<Swarm>, cache: Option<Arc<Cache>>) -> Self {
+        let asks = Self { objects: Arc::clone(swarm) as Arc<dyn ObjectSource>, ..self };
+        let asks = match cache {
+            Some(cache) => asks.cached(cache),
+            None => asks,
+        };
+        Self { objects: Arc::new(Kept { swarm: Arc::clone(swarm), behind: asks.objects }), ..asks }
+    }
+
     /// The client options for [`Self::server`]: the client tries once, since the mirror retries itself.
     #[must_use]
     pub fn client_options(cipher: Cipher, stop: Stop) -> ClientOptions {
@@ -80,5 +94,23 @@ impl ObjectSource for Cached {
 
     fn verified(&self, object: &ObjectRef) -> Result<Verified> {
         self.cache.get_or(object, || self.behind.verified(object))
+    }
+}
+
+/// A source whose objects are kept for other machines.
+struct Kept {
+    swarm: Arc<Swarm>,
+    behind: Arc<dyn ObjectSource>,
+}
+
+impl ObjectSource for Kept {
+    fn fetch(&self, object: &ObjectRef) -> Result<Bytes> {
+        Ok(self.verified(object)?.bytes().clone())
+    }
+
+    fn verified(&self, object: &ObjectRef) -> Result<Verified> {
+        let verified = self.behind.verified(object)?;
+        self.swarm.keep(object, verified.bytes());
+        Ok(verified)
     }
 }

@@ -77,6 +77,7 @@ fn pull(version: Arc<Version>, (client, node): (Client, Node)) -> base::Result<P
         stop: &Stop::new(),
         alone: false,
         limit: Some(PATIENCE),
+        demands: None,
         arrived: &|_| {},
     })
 }

@@ -3,6 +3,7 @@
 //! "Images" is the payload that the server sent, by multicast and unicast, over the encoded image.
 
 mod agents;
+mod boots;
 mod compared;
 mod cost;
 mod delays;
@@ -37,6 +38,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &uplinks::BY_SWITCH,
     &delays::GROUP,
     &latency::GROUP,
+    &boots::GROUP,
     &compared::ONE_HOST,
     &compared::VS_BEST,
     &simulated::SIMULATED,

@@ -11,16 +11,17 @@ use daemon::attached::{
 };
 use daemon::tokens::{Place, kept_in};
 use image::Manifest;
-use mirror::{BootProfiles, Images, MulticastOptions, Source};
+use mirror::{BootProfiles, Images, MulticastOptions, Source, Swarm};
 use net::client::Client;
 use net::clock::Stop;
 use net::interface;
+use net::peer::{PeerOptions, SpoolLimits};
 use serde_json::json;
 use store::{Reference, Repository};
 
 use super::Context;
 use super::disks::folder_of;
-use crate::args::parse::{parse_background, parse_lifetime};
+use crate::args::parse::{parse_background, parse_lifetime, parse_size};
 use crate::args::{DisksFolder, Global, Keys, ServerAccess};
 use crate::exit::{Exit, Failure, Result};
 use crate::{connect, interrupt, notify, repository, target, version};
@@ -32,7 +33,8 @@ use crate::{connect, interrupt, notify, repository, target, version};
 /// only the disk's name, continues afterwards, also after a crash; clients keep the disk if they reconnect (QEMU's
 /// reconnect-delay). The options of a disk are stored with it. A repository in a local folder is asked before the
 /// servers, one in S3 after them; with --from no repository is used unless --repo or DISKCAST_REPO names it. If --cache
-/// names a folder, data from servers is also kept there, for all disks that use the same folder.
+/// names a folder, data from servers is also kept there, for all disks that use the same folder. Machines with disks of
+/// the same version serve each other what they got from the first server, while they run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -104,6 +106,12 @@ pub(crate) struct Args {
     /// Network interface for multicast, by name or address [default: that of the route to the server]
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
+    /// Get nothing from other machines, and serve them nothing
+    #[arg(long, conflicts_with = "spool")]
+    pub no_peers: bool,
+    /// Keep so much for other machines in a file in /var/tmp, beyond a sixteenth of the free memory [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub spool: Option<u64>,
     /// Create the disk, or change its options, but do not run it: a service runs it later
     #[arg(long)]
     pub prepare: bool,
@@ -131,7 +139,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let log = Arc::new(move |event: &Event| output.event(event));
     let multicast = multicast(context, &settings, &connected);
     let commit_to = connected.commit_to(context, &settings)?;
-    let Connected { sources, boot_profiles, connections, .. } = connected;
+    let Connected { sources, boot_profiles, connections, swarm, .. } = connected;
     let tokens = connections
         .into_iter()
         .map(|connection| (connection.url, connection.client, connection.place))
@@ -143,6 +151,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         sources,
         boot_profiles,
         multicast,
+        swarm,
         commit_to,
         tokens,
         stamp: Arc::new(repository::stamp),
@@ -230,6 +239,8 @@ fn change(settings: &mut Settings, args: &Args) -> Result<()> {
     settings.no_multicast = args.no_multicast || (settings.no_multicast && args.interface.is_none());
     args.interface.as_deref().map(interface::choose).transpose()?;
     settings.interface = args.interface.clone().or(settings.interface.take());
+    settings.no_peers = args.no_peers || (settings.no_peers && args.spool.is_none());
+    settings.spool_bytes = args.spool.unwrap_or(settings.spool_bytes);
     Ok(())
 }
 
@@ -295,6 +306,8 @@ struct Connected {
     /// The boot profiles: from a server if there is one, since machines that start exchange their reads only through
     /// a server.
     boot_profiles: Option<Arc<dyn BootProfiles>>,
+    /// Other machines that have what the first server has.
+    swarm: Option<Arc<Swarm>>,
 }
 
 impl Connected {
@@ -309,16 +322,21 @@ impl Connected {
 
     /// Opens the repository and makes clients of the servers, without sending requests to them.
     fn new(context: &Context, settings: &Settings, folder: &Path, stop: &Stop) -> Result<Self> {
-        let (mut sources, mut connections) = (Vec::new(), Vec::<Connection>::new());
+        let (mut sources, mut connections, mut swarm) = (Vec::new(), Vec::<Connection>::new(), None);
         let cache = repository::chosen_cache(&context.global)?;
         for server in &settings.servers {
             let (url, keys) = (&server.url, &context.global.keys);
             let place = connect::place(&access(settings, server), Some(kept_in(folder, url)))?;
             let client = Arc::new(connect::quick_by(url, place.credential()?, keys, stop.clone())?);
             let source = Source::server(url, Arc::clone(&client));
-            sources.push(match &cache {
-                Some(cache) => source.cached(Arc::clone(cache)),
-                None => source,
+            let joins = connections.is_empty() && !settings.no_peers;
+            sources.push(match (joins, &cache) {
+                (true, _) => {
+                    let peers = swarm.insert(peers(context, settings, &client));
+                    source.with_peers(peers, cache.clone())
+                }
+                (false, Some(cache)) => source.cached(Arc::clone(cache)),
+                (false, None) => source,
             });
             connections.push(Connection { url: url.clone(), place, client });
         }
@@ -345,8 +363,16 @@ impl Connected {
             let is_here = repository::absolute_location(&context.global)?.1;
             sources.insert(if is_here { 0 } else { sources.len() }, source);
         }
-        Ok(Self { sources, connections, repository, boot_profiles })
+        Ok(Self { sources, connections, repository, boot_profiles, swarm })
     }
+}
+
+/// Swarms of the server of `client`.
+fn peers(context: &Context, settings: &Settings, client: &Arc<Client>) -> Arc<Swarm> {
+    let spool = SpoolLimits { file_bytes: settings.spool_bytes, ..SpoolLimits::of_attached_disk() };
+    let options = PeerOptions { serves: true, spool, place: 0 };
+    let output = context.output;
+    Swarm::of(client, options, move |words| output.note(words))
 }
 
 /// The multicast options; `None` if multicast is off, or there is no interface for it.

@@ -18,7 +18,8 @@ use crate::ui::table::{Align, Table};
 ///
 /// HERE is the part of the disk that is local; DIRTY what was written since its base version. In encoded bytes since
 /// the disk's process started: DEMANDED is what a read waited for, PREFETCHED what was fetched before it was read,
-/// UNUSED the part of PREFETCHED that was not read yet.
+/// UNUSED the part of PREFETCHED that was not read yet. PEERS is what of all this came from other machines, SERVED what
+/// they got from this disk.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -49,6 +50,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         ("DEMANDED", Align::Right),
         ("PREFETCHED", Align::Right),
         ("UNUSED", Align::Right),
+        ("PEERS", Align::Right),
+        ("SERVED", Align::Right),
         ("CLIENTS", Align::Right),
         ("TROUBLE", Align::Left),
     ]);
@@ -77,7 +80,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
                 let nobody = error.kind() == ErrorKind::NotRunning;
                 let state = if nobody { "stopped" } else { "does not answer" };
                 let mut row = vec![name.clone(), image.clone()];
-                row.resize(8, String::new());
+                row.resize(10, String::new());
                 row.extend([state.to_owned(), String::new()]);
                 table.row(row);
                 records.push(json!({ "type": "disk", "name": name, "state": state, "image": image }));
@@ -136,6 +139,8 @@ fn cells(status: &Status) -> Vec<String> {
         show_bytes(status.demanded_bytes),
         show_bytes(status.prefetched_bytes + status.background_bytes),
         show_bytes(status.prefetched_unused_bytes),
+        show_bytes(status.peer_bytes),
+        show_bytes(status.served_bytes),
         status.clients.to_string(),
         trouble(status).into_iter().map(|(what, _)| what).collect::<Vec<_>>().join(", "),
     ]

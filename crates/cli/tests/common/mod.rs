@@ -141,6 +141,8 @@ impl Bench {
             .current_dir(self.folder.path())
             .env("DISKCAST_REPO", self.path("repo"))
             .env("DISKCAST_STATE", self.path("state"))
+            .env("DISKCAST_DISKS", self.path("disks"))
+            .env("DISKCAST_SEEN", self.path("seen.json"))
             .env("DISKCAST_CONFIG", "/dev/null")
             .env("XDG_CACHE_HOME", self.path("caches"))
             .stdin(Stdio::null());

@@ -25,7 +25,7 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result};
 use image::Manifest;
 use mirror::nbd::Server;
-use mirror::{BootProfiles, Images, Mirror, MirrorOptions, MulticastOptions, Served, Source};
+use mirror::{BootProfiles, Images, Mirror, MirrorOptions, MulticastOptions, Served, Source, Swarm};
 use net::client::Client;
 use net::clock::Stop;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -71,6 +71,8 @@ pub struct AttachOptions {
     pub boot_profiles: Option<Arc<dyn BootProfiles>>,
     /// How to receive by multicast, if at all.
     pub multicast: Option<MulticastOptions>,
+    /// The swarm of one of `sources`, if the disk takes part in one.
+    pub swarm: Option<Arc<Swarm>>,
     /// Receives the commits; without it they are refused.
     pub commit_to: Option<Arc<dyn Images>>,
     /// Name of each server, a client for it with short timeouts, and the place of its token, so that tokens are
@@ -195,6 +197,7 @@ impl Attached {
             sources,
             boot_profiles,
             multicast,
+            swarm,
             commit_to,
             stamp,
             stop,
@@ -202,6 +205,9 @@ impl Attached {
             tokens,
             ..
         } = options;
+        if let Some(swarm) = swarm.filter(|_| !mirror.is_complete()) {
+            mirror.join_swarm(&swarm).map_err(of_disk(&settings.name))?;
+        }
         if let Some(profiles) = boot_profiles.filter(|_| !settings.without_profile) {
             mirror.follow_boots(profiles, &stamp()).map_err(of_disk(&settings.name))?;
         }
@@ -282,6 +288,7 @@ impl Drop for Attached {
 impl Disk {
     fn status(&self) -> Status {
         let (base, counters) = (self.mirror.base(), self.mirror.counters());
+        let swarm = self.mirror.swarm_traffic();
         let damaged = self.mirror.damage();
         let said = |mirror::Damage { what, source, why }| Damaged { what, source, why };
         Status {
@@ -304,6 +311,8 @@ impl Disk {
             background_bytes: counters.background_bytes,
             node_bytes: counters.node_bytes,
             multicast_bytes: counters.arrived_bytes,
+            peer_bytes: swarm.peer_bytes,
+            served_bytes: swarm.served_bytes,
             retries: counters.retries,
             lies: counters.lies,
             waits: self.waits(),

@@ -206,6 +206,12 @@ pub struct Status {
     /// Of all these, the bytes received by multicast.
     #[serde(default)]
     pub multicast_bytes: u64,
+    /// Of all these, the bytes received from other machines by a swarm.
+    #[serde(default)]
+    pub peer_bytes: u64,
+    /// Bytes that other machines got from this disk.
+    #[serde(default)]
+    pub served_bytes: u64,
     /// Fetches that failed at a source and were retried.
     pub retries: u64,
     /// Fetched objects whose bytes did not match their digest.

@@ -80,6 +80,12 @@ pub struct Settings {
     /// Network interface for multicast, by name or address; `None`: the one of the route to the server.
     #[serde(default)]
     pub interface: Option<String>,
+    /// Whether the disk gets nothing from other machines, and serves them nothing.
+    #[serde(default)]
+    pub no_peers: bool,
+    /// Bytes that are kept for other machines in a file, beyond those in memory.
+    #[serde(default)]
+    pub spool_bytes: u64,
 }
 
 /// A cache of content from remote sources, shared by all disks that name the same folder.
@@ -157,6 +163,8 @@ impl Settings {
             ahead_chunks: 32,
             no_multicast: false,
             interface: None,
+            no_peers: false,
+            spool_bytes: 0,
         }
     }
 

@@ -28,7 +28,7 @@ use store::Stamp;
 use crate::images::BootProfiles;
 use crate::machine::{Config, Core, Counters, Done, Failure, Io, Request, Sectors, Zeros};
 use crate::served::{check_range, push_run};
-use crate::{Durability, Served, Source, Space, Status, StatusRun};
+use crate::{Durability, Served, Source, Space, Status, StatusRun, Swarm, SwarmTraffic};
 use boot_recorder::BootRecorder;
 use fetch::Worker;
 use local::{Local, Opened, bytes_of};
@@ -78,6 +78,8 @@ pub struct Mirror {
     threads: Vec<JoinHandle<()>>,
     multicast: Mutex<Option<Membership>>,
     recorder: Mutex<Option<JoinHandle<()>>>,
+    /// Also after the disk has left it.
+    swarm: Mutex<Option<Arc<Swarm>>>,
 }
 
 impl Mirror {
@@ -128,7 +130,14 @@ impl Mirror {
         }
         let timed = Arc::clone(&shared);
         threads.push(std::thread::spawn(move || timed.pass_time()));
-        Ok(Self { shared, geometry, threads, multicast: Mutex::default(), recorder: Mutex::default() })
+        Ok(Self {
+            shared,
+            geometry,
+            threads,
+            multicast: Mutex::default(),
+            recorder: Mutex::default(),
+            swarm: Mutex::default(),
+        })
     }
 
     /// The version that the disk began as, or was last committed as.
@@ -153,6 +162,35 @@ impl Mirror {
         let multicast = Membership::start(Arc::clone(&self.shared), options)?;
         *self.multicast.lock() = Some(multicast);
         Ok(())
+    }
+
+    /// Takes part in the swarm of the disk's version from now on, until that changes. Call it before
+    /// [`Self::follow_boots`], with the swarm of one of the disk's sources ([`Source::with_peers`]).
+    ///
+    /// # Errors
+    /// `Io` if no thread can be started.
+    pub fn join_swarm(&self, swarm: &Arc<Swarm>) -> Result<()> {
+        self.leave_swarm();
+        let manifest = {
+            let mut state = self.shared.lock();
+            state.swarm = Some(Arc::clone(swarm));
+            state.manifest.clone()
+        };
+        *self.swarm.lock() = Some(Arc::clone(swarm));
+        swarm.begin(manifest)
+    }
+
+    /// What came from other machines, and what they got.
+    #[must_use]
+    pub fn swarm_traffic(&self) -> SwarmTraffic {
+        self.swarm.lock().as_ref().map(|swarm| swarm.traffic()).unwrap_or_default()
+    }
+
+    fn leave_swarm(&self) {
+        self.shared.lock().swarm = None;
+        if let Some(swarm) = &*self.swarm.lock() {
+            swarm.end();
+        }
     }
 
     fn leave_cast(&self) {
@@ -344,6 +382,8 @@ impl Served for Mirror {
             return Ok(());
         }
         self.shared.stop();
+        // First: workers may wait for other machines.
+        self.leave_swarm();
         self.leave_cast();
         // The local state is closed only when requests, multicast and workers have ended and nothing can write to
         // it.
@@ -405,6 +445,7 @@ impl Mirror {
 impl Drop for Mirror {
     fn drop(&mut self) {
         self.shared.stop();
+        self.leave_swarm();
         self.leave_cast();
         let recorder = self.recorder.lock().take();
         for thread in self.threads.drain(..).chain(recorder) {

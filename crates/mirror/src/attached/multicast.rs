@@ -394,6 +394,10 @@ impl<'a> Intake<'a> {
             Ok(_) => return Err(Error::corrupt("a node of the tree came early, and damaged")),
             Err(_) => return Ok(Accept::Bad),
         }
+        // A node that came before its name is known is not kept: nothing has verified it.
+        if let Some(object) = builder.object(id) {
+            self.keep(&object, bytes);
+        }
         self.leave_tree()?;
         Ok(Accept::Taken)
     }
@@ -489,6 +493,14 @@ impl<'a> Intake<'a> {
         }
     }
 
+    /// Keeps a verified object for the machines of a swarm. A copy, since the bytes are a part of a large buffer.
+    fn keep(&self, object: &ObjectRef, bytes: &Bytes) {
+        let swarm = self.member.shared.lock().swarm.clone();
+        if let Some(swarm) = swarm {
+            swarm.keep(object, &Bytes::copy_from_slice(bytes));
+        }
+    }
+
     fn take_chunk(&mut self, place: u64, bytes: &Bytes) -> Accept {
         let Stage::Chunks(session) = &self.stage else { return Accept::Taken };
         let Some(chunks) = self.wanted.get(&place) else { return Accept::Taken };
@@ -503,6 +515,7 @@ impl<'a> Intake<'a> {
                 self.wanted.remove(&place);
                 self.filling.insert(place);
                 self.moved();
+                self.keep(&object, bytes);
                 Accept::Taken
             }
             Err(_) => Accept::Full,

@@ -15,6 +15,7 @@ use super::tree::Tree;
 use crate::Source;
 use crate::machine::{Core, Done, Expectation, Failure, Io, Item, OpId, Record, Request, Step};
 use crate::state::InDoubt;
+use crate::swarm::Swarm;
 
 /// Maximum time that the timer thread sleeps.
 const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
@@ -43,6 +44,8 @@ pub(super) struct State {
     pub next: Option<Manifest>,
     /// Wakes the thread of the multicast session, if there is one.
     pub multicast: Option<Arc<Waker>>,
+    /// The swarm of the version that the disk has now, if it takes part in one.
+    pub swarm: Option<Arc<Swarm>>,
     /// The version that the last commit made on top of changes of other writers; see `formats/mirror.md`, "Commits".
     pub landed: Option<Manifest>,
     /// A commit that is running, or of which it is not known whether it was published.
@@ -79,6 +82,7 @@ impl Shared {
             manifest: of.base,
             next: None,
             multicast: None,
+            swarm: None,
             landed: of.landed,
             in_doubt: of.in_doubt,
             committing: false,
@@ -395,6 +399,9 @@ impl State {
         }
         self.landed = None;
         self.tree.replace(&next);
+        if let Some(swarm) = self.swarm.take() {
+            swarm.leave();
+        }
         self.manifest = next;
     }
 }

@@ -53,6 +53,7 @@ impl Peers<'_> {
             stop: self.stop,
             alone: self.alone,
             limit: self.limit,
+            demands: None,
             arrived: &|bytes| self.arrived.add_peers(bytes),
         })
     }

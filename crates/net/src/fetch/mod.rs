@@ -24,13 +24,13 @@ use image::{Manifest, ObjectSource, SignedManifest};
 use parking_lot::Mutex;
 use proto::multicast::ReceiverCounters;
 
-use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest, SwarmRequest};
+use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest};
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::interface::{self, Interface};
 use crate::multicast::SCATTERED_BYTES_MAX;
 use crate::multicast::receiver::{End, Reach, ReceiveOptions, Received, receive};
-use crate::peer::Node;
+use crate::peer::{self, Node};
 use counted::Counted;
 pub use counted::{Arrived, Counting};
 pub use intake::Begin;
@@ -276,21 +276,8 @@ impl Fetch<'_> {
     /// Joins the machines that serve each other, if there is such a swarm. Without one, everything else works.
     fn join_swarm(&self) -> Option<Arc<Node>> {
         let options = self.options.peers.clone().filter(|_| self.options.transport == Transport::Auto)?;
-        // By loopback there is nobody to share with, and no port is to be opened to the network.
-        let server = self.client.address().ok()?.ip();
-        if server.to_canonical().is_loopback() {
-            return None;
-        }
-        let request = SwarmRequest {
-            reference: self.reference.clone(),
-            manifest: self.sealed.digest().to_hex(),
-            peer: proto::peer::VERSION,
-        };
-        let joined = self.client.join_swarm(&request).and_then(|grant| Node::start(grant, server, options));
-        match joined {
-            Ok(node) => Some(Arc::new(node)),
-            // An older server, or one that does not want this.
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Refused) => None,
+        match peer::join(self.client, &self.reference, &self.sealed.digest(), options) {
+            Ok(node) => node.map(Arc::new),
             Err(error) => {
                 (self.options.tell)(&format!("without other machines: {}", chain(&error)));
                 None

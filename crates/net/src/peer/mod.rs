@@ -2,6 +2,7 @@
 //! `formats/peer.md`.
 //!
 //! ```text
+//! join     becomes a member, if the server has swarms
 //! node     a member of a swarm: reports what it holds, answers requests that a switch passed on
 //! spool    the encoded objects that it holds: in memory first, then in a file
 //! upload   serves them to others
@@ -12,6 +13,7 @@
 //! ```
 
 mod channel;
+mod join;
 mod node;
 mod pull;
 mod redirect;
@@ -22,9 +24,10 @@ mod transfer;
 mod upload;
 mod want;
 
+pub use join::join;
 pub use node::{Node, PeerOptions, PeerTraffic};
 pub use proto::peer::{RedirectorCounters, SwarmView, VERSION};
 pub use pull::Pulled;
 pub use redirect::RedirectorServer;
 pub use spool::{Spool, SpoolLimits};
-pub use want::{Taker, Want};
+pub use want::{Demand, News, Taker, Want};

@@ -11,8 +11,8 @@ use base::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use proto::multicast::Key;
 use proto::peer::{
-    MemberId, Offer, Offered, PACKET_BYTES_MAX, Packet, Part, Report, Request, SwarmId, Window, open, peek,
-    seal_packet,
+    AVOIDED_MAX, MemberId, Offer, Offered, PACKET_BYTES_MAX, Packet, Part, Report, Request, SwarmId, Window,
+    batch_of, open, peek, seal_packet,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -33,6 +33,8 @@ const WINDOWS_MAX: usize = 4;
 const LINGER_MAX: Duration = Duration::from_secs(1);
 /// Answers that wait for the seeker. More are dropped: it asks again.
 const ANSWERS_MAX: usize = 256;
+/// Numbers of requests that announce a fetch begin here; those of a seeker are lower.
+const ANNOUNCED: u32 = 1 << 31;
 
 /// How a machine takes part in swarms.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +85,7 @@ struct Shared {
     server: SocketAddr,
     port: u16,
     report_number: AtomicU32,
+    announced: AtomicU32,
     replies: Sender<Answer>,
 }
 
@@ -116,6 +119,7 @@ impl Node {
             server: SocketAddr::new(server, grant.port),
             port,
             report_number: AtomicU32::new(0),
+            announced: AtomicU32::new(0),
             replies,
             grant,
         });
@@ -154,6 +158,14 @@ impl Node {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.shared.port
+    }
+
+    /// Tells the redirector that this machine gets an object from the server now: others wait for it. The answer tells
+    /// whether there are others.
+    pub fn announce(&self, object: u64) {
+        let number = ANNOUNCED | self.shared.announced.fetch_add(1, Ordering::Relaxed);
+        let part = batch_of(object);
+        self.ask(number, Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct: true });
     }
 
     /// Sends a request to the redirector.

@@ -25,7 +25,19 @@ impl SpoolLimits {
     /// In memory at most a quarter of what the machine has available, and at most 1 GiB; nothing in a file.
     #[must_use]
     pub fn of_this_machine() -> Self {
-        let memory_bytes = (available_memory().unwrap_or(256 << 20) / 4).min(1 << 30);
+        Self::of_memory(4, 1 << 30)
+    }
+
+    /// For an attached disk: a machine has many of them, for a long time. In memory at most a sixteenth of what is
+    /// available, and at most 256 MiB; nothing in a file.
+    #[must_use]
+    pub fn of_attached_disk() -> Self {
+        Self::of_memory(16, 256 << 20)
+    }
+
+    /// At most `1 / part` of the available memory, and at most `most` bytes.
+    fn of_memory(part: u64, most: u64) -> Self {
+        let memory_bytes = (available_memory().unwrap_or(256 << 20) / part).min(most);
         Self { memory_bytes, file_bytes: 0, folder: PathBuf::from("/var/tmp") }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::{Error, Result};
 use bytes::Bytes;
+use crossbeam_channel::Receiver;
 use image::{ObjectRef, ObjectSource};
 use proto::peer::{MemberId, Part, Source};
 
@@ -20,6 +21,39 @@ pub trait Taker: Sync {
     /// # Errors
     /// What ends the pull: the target failed.
     fn take(&self, id: u64, bytes: Bytes) -> Result<bool>;
+
+    /// The server did not send an object. The pull ends with the error that this returns; with `None` it goes on, and
+    /// nobody wants the object any more.
+    fn failed(&self, _id: u64, error: Error) -> Option<Error> {
+        Some(error)
+    }
+
+    /// Hears what happens while objects are pulled on demand.
+    fn hear(&self, _news: News) {}
+}
+
+/// What a pull on demand notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// The redirector knows nobody else who has objects or lacks them.
+    Alone,
+    /// It knows others.
+    Others,
+    /// It does not answer.
+    Deaf,
+    /// Members did not send an object in time.
+    Overdue,
+    /// A member sent an object.
+    Came,
+}
+
+/// A message to a pull on demand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// Somebody waits for this object: it is asked for at once, and members are waited for about a second.
+    Want(u64),
+    /// This object arrived in another way.
+    Have(u64),
 }
 
 /// What to pull, and from whom else.
@@ -40,6 +74,8 @@ pub struct Want<'a> {
     pub alone: bool,
     /// Ends the pull after this time.
     pub limit: Option<Duration>,
+    /// What else is wanted, as it comes. The pull goes on until all senders are gone.
+    pub demands: Option<Receiver<Demand>>,
     /// Counts bytes of objects as they arrive from members.
     pub arrived: &'a (dyn Fn(u64) + Sync),
 }
@@ -48,6 +84,8 @@ pub struct Want<'a> {
 pub(super) enum Event {
     Arrived(Source, u64, bool),
     Lacks(MemberId, Part),
+    /// The server did not send an object, and it is wanted no more.
+    Failed(u64),
     /// The connection of this number to a member has ended.
     Ended(MemberId, u64),
     /// So did this one: the member serves as many as it can.

@@ -38,6 +38,15 @@ pub fn batch_of(object: u64) -> Part {
     Part { batch, mask: 1 << (object % u64::from(BATCH_OBJECTS)) }
 }
 
+/// The `count` lowest bits that are set, at least one.
+pub(super) fn lowest(mask: u32, count: u32) -> u32 {
+    let mut rest = mask;
+    for _ in 0..count.max(1) {
+        rest &= rest.wrapping_sub(1);
+    }
+    mask & !rest
+}
+
 /// A set of objects of one version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Availability {

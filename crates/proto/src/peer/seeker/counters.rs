@@ -23,13 +23,15 @@ pub struct SeekerCounters {
     pub doubled: u64,
     /// Answers that said that others lack the same.
     pub crowded: u64,
+    /// Objects that somebody waited for, and that members did not send in time.
+    pub overdue: u64,
 }
 
 impl SeekerCounters {
     /// Adds what another seeker did.
     pub fn add(&mut self, other: &Self) {
         let Self { requests, repeated, unanswered, from_members, from_server, .. } = *other;
-        let Self { waits, liars, failures, doubled, crowded, .. } = *other;
+        let Self { waits, liars, failures, doubled, crowded, overdue, .. } = *other;
         self.requests += requests;
         self.repeated += repeated;
         self.unanswered += unanswered;
@@ -40,5 +42,6 @@ impl SeekerCounters {
         self.failures += failures;
         self.doubled += doubled;
         self.crowded += crowded;
+        self.overdue += overdue;
     }
 }

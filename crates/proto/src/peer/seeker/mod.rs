@@ -10,19 +10,21 @@ mod patience;
 mod pulls;
 #[cfg(test)]
 mod tests;
+mod urgent;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use base::{Duration, Instant};
 
-use super::availability::{Availability, Part, batch_of};
+use super::availability::{Availability, Part, batch_of, lowest};
 use super::wire::packet::{MemberId, Offer, Offered, Request};
 pub use counters::SeekerCounters;
 use known::Known;
 use patience::Patience;
 pub use pulls::Source;
 use pulls::{Pull, Pulls};
+use urgent::Urgent;
 
 /// Most requests without an answer.
 const REQUESTS_MAX: usize = 16;
@@ -117,6 +119,7 @@ pub struct Seeker {
     /// Offers of members beyond `fan_in`.
     held: VecDeque<(MemberId, SocketAddr, Part)>,
     known: Known,
+    urgent: Urgent,
     actions: VecDeque<Action>,
     /// Requests in a row that were not answered.
     deaf: u32,
@@ -144,6 +147,7 @@ impl Seeker {
             pulls: Pulls::default(),
             held: VecDeque::new(),
             known: Known::default(),
+            urgent: Urgent::default(),
             actions: VecDeque::new(),
             deaf: 0,
             patience: Patience::default(),
@@ -164,6 +168,16 @@ impl Seeker {
         self.missing.set(object, true);
     }
 
+    /// Wants an object for which somebody waits: after a short time the server is asked, whatever members do.
+    pub fn want_now(&mut self, now: Instant, object: u64) {
+        if self.missing.count() == 0 {
+            // Nothing was wanted for a time: that nothing arrived then says nothing about members.
+            self.patience = Patience::default();
+        }
+        self.missing.set(object, true);
+        self.urgent.begin(now, object);
+    }
+
     /// Whether an object is wanted and did not arrive.
     #[must_use]
     pub fn wants(&self, object: u64) -> bool {
@@ -180,6 +194,7 @@ impl Seeker {
     pub fn have(&mut self, object: u64) {
         self.missing.set(object, false);
         self.out.set(object, false);
+        self.urgent.end(object);
         self.pulls.settle(object);
     }
 
@@ -322,16 +337,17 @@ impl Seeker {
     #[must_use]
     pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         let asked = self.asked.iter().map(|asked| asked.due);
-        let stalled = self.pulls.oldest_move().map(|moved| moved + STALLED_AFTER);
+        let stalled = self.pulls.oldest_move().map(|moved| moved + self.stalled_after());
         let delayed = self.delayed.iter().map(|(_, until)| *until);
         let late = (self.missing.count() > 0 && !self.pulls.is_empty()).then(|| now + LATE_AFTER / 4);
-        asked.chain(stalled).chain(delayed).chain(late).chain(self.known.idle_at()).min()
+        let rest = self.known.idle_at().into_iter().chain(self.urgent.due());
+        asked.chain(stalled).chain(delayed).chain(late).chain(rest).min()
     }
 
     /// Gives up members that stall, and requests that nobody answers.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.delayed.retain(|(_, until)| *until > now);
-        for member in self.pulls.stalled(now, STALLED_AFTER) {
+        for member in self.pulls.stalled(now, self.stalled_after()) {
             self.counters.failures += 1;
             self.give_up(now, member);
             self.actions.push_back(Action::Drop(member));
@@ -351,7 +367,18 @@ impl Seeker {
                 false => self.ask_server(now, asked.part),
             }
         }
+        for object in self.urgent.overdue(now, |within, object| self.pulls.is_coming(now, within, object)) {
+            let part = batch_of(object);
+            self.counters.overdue += 1;
+            self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
+            self.ask_server(now, part);
+        }
         self.admit_held(now);
+    }
+
+    /// A member that sends nothing for this time is given up.
+    fn stalled_after(&self) -> Duration {
+        if self.urgent.is_empty() { STALLED_AFTER } else { urgent::STALLED_AFTER }
     }
 
     /// Objects per second that arrived lately.
@@ -460,6 +487,7 @@ impl Seeker {
             return;
         }
         let part = Part { mask, ..part };
+        part.objects().for_each(|object| self.urgent.end(object));
         self.pulls.begin(Pull::new(now, Source::Server, part));
         self.actions.push_back(Action::Server(part));
     }
@@ -503,13 +531,4 @@ impl Seeker {
             self.ask_again(part);
         }
     }
-}
-
-/// The `count` lowest bits that are set, at least one.
-fn lowest(mask: u32, count: u32) -> u32 {
-    let mut rest = mask;
-    for _ in 0..count.max(1) {
-        rest &= rest.wrapping_sub(1);
-    }
-    mask & !rest
 }

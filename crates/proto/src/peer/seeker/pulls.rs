@@ -83,6 +83,13 @@ impl Pulls {
         pulls.fold(0, |mask, pull| mask | pull.part.mask)
     }
 
+    /// Whether a source that sent something within this time is to send an object.
+    pub(super) fn is_coming(&self, now: Instant, within: Duration, object: u64) -> bool {
+        let Part { batch, mask } = batch_of(object);
+        let ours = self.list.iter().filter(|pull| pull.part.batch == batch && pull.part.mask & mask != 0);
+        ours.into_iter().any(|pull| now.since(pull.moved) < within)
+    }
+
     /// A source sent something.
     pub(super) fn moved(&mut self, now: Instant, source: Source) {
         self.list.iter_mut().filter(|pull| pull.source == source).for_each(|pull| pull.moved = now);

@@ -329,3 +329,98 @@ fn what_others_are_asked_for_is_not_asked_for_again_when_one_fails() {
     seeker.handle_offer(at(1902), late[0].0, SERVER, &Offer { part: late[0].1, offered: nobody });
     assert_eq!(requests(&mut seeker, at(1903))[0].1, late[0].1, "nobody is to send them any more");
 }
+
+/// A seeker for one object that somebody waits for since `at(0)`.
+fn waited_for() -> Seeker {
+    let config = SeekerConfig { objects: 64, rank: 0, window_objects: 160, request_objects: 4, fan_in: 4 };
+    let mut seeker = Seeker::new(config);
+    seeker.want_now(at(0), 40);
+    seeker
+}
+
+/// When the server is asked for the object, if the driver does what it is to do and every request is answered so.
+fn asked_at(
+    seeker: &mut Seeker,
+    mut offered: impl FnMut(u64) -> Offered,
+    pulse: impl Fn(u64) -> bool,
+) -> u64 {
+    for ms in 0..20_000 {
+        let now = at(ms);
+        for (number, part) in requests(seeker, now) {
+            seeker.handle_offer(now, number, SERVER, &Offer { part, offered: offered(ms) });
+        }
+        if pulse(ms) {
+            seeker.moved(now, Source::Member(MemberId(1)));
+        }
+        if parts(seeker).iter().any(|(source, part)| *source == Source::Server && *part == batch_of(40)) {
+            return ms;
+        }
+        if seeker.poll_timeout(now).is_some_and(|due| due <= now) {
+            seeker.handle_timeout(now);
+        }
+    }
+    panic!("the server is never asked");
+}
+
+#[test]
+fn what_somebody_waits_for_is_left_to_members_for_a_second() {
+    let wait = |_| Offered::Wait { milliseconds: 25 };
+    assert!((1000..1010).contains(&asked_at(&mut waited_for(), wait, |_| false)));
+    assert!((1000..1010).contains(&asked_at(&mut waited_for(), |_| member(1), |_| false)), "it stalls");
+    let nobody = |_| Offered::Nobody { others: false };
+    assert_eq!(asked_at(&mut waited_for(), nobody, |_| false), 0);
+    let mut seeker = waited_for();
+    assert_eq!(asked_at(&mut seeker, wait, |_| false), asked_at(&mut waited_for(), wait, |_| false));
+    assert_eq!(seeker.counters().overdue, 1);
+    seeker.handle_timeout(at(20_000));
+    assert!(parts(&mut seeker).is_empty(), "it is asked once");
+}
+
+#[test]
+fn a_member_that_sends_is_waited_for_longer_but_not_for_ever() {
+    let sends = |until: u64| asked_at(&mut waited_for(), |_| member(1), move |ms| ms < until);
+    assert!((2400..2700).contains(&sends(2000)));
+    assert!((4000..4200).contains(&sends(20_000)));
+}
+
+#[test]
+fn a_pause_says_nothing_about_members() {
+    let mut seeker = waited_for();
+    let (number, part) = requests(&mut seeker, at(0))[0];
+    seeker.handle_offer(at(0), number, SERVER, &Offer { part, offered: member(1) });
+    assert!(seeker.arrived(at(5), Source::Member(MemberId(1)), 40, true));
+    actions(&mut seeker);
+    seeker.want_now(at(60_000), 41);
+    let (number, part) = requests(&mut seeker, at(60_000))[0];
+    seeker.handle_offer(at(60_001), number, SERVER, &Offer { part, offered: member(1) });
+    assert_eq!(parts(&mut seeker), [(Source::Member(MemberId(1)), batch_of(41))]);
+    seeker.have(41);
+    assert_eq!((seeker.missing(), seeker.counters().overdue), (0, 0));
+}
+
+#[test]
+fn who_stalls_is_replaced_before_the_server_is_asked() {
+    let config = SeekerConfig { objects: 64, rank: 0, window_objects: 160, request_objects: 16, fan_in: 4 };
+    let mut seeker = Seeker::new(config);
+    // More than are asked of two members when they are late.
+    (0..16).for_each(|object| seeker.want_now(at(0), object));
+    let mut asked = Vec::new();
+    for ms in 0..2000 {
+        let now = at(ms);
+        for (number, request) in std::iter::from_fn(|| seeker.poll_request(now)).collect::<Vec<_>>() {
+            let other = if request.avoided.contains(&MemberId(1)) { 2 } else { 1 };
+            seeker.handle_offer(now, number, SERVER, &Offer { part: request.part, offered: member(other) });
+        }
+        for (source, part) in parts(&mut seeker) {
+            asked.push((source, ms / 100));
+            if source == Source::Member(MemberId(2)) {
+                part.objects().for_each(|object| _ = seeker.arrived(now, source, object, true));
+            }
+        }
+        if seeker.poll_timeout(now).is_some_and(|due| due <= now) {
+            seeker.handle_timeout(now);
+        }
+    }
+    assert_eq!(asked, [(Source::Member(MemberId(1)), 0), (Source::Member(MemberId(2)), 5)]);
+    assert_eq!((seeker.counters().overdue, seeker.counters().from_members), (0, 16));
+}
