@@ -3,13 +3,15 @@
 
 use std::rc::Rc;
 
-use proto::peer::{Action, Report, Source, Window};
+use proto::peer::{Action, Offered, Report, Source, Window};
 
 use super::member::Member;
 use super::{Message, PORT, Redirected, address, name, own_offer, place, token};
 use crate::fabric::Place;
 use crate::peers::Stage;
 
+/// Most objects that are fetched from the server at the same time while others lack them, too.
+const CROWDED_AT_ONCE: usize = 2;
 /// Reports that tell what a member holds, at most at a time.
 const WINDOWS_MAX: usize = 4;
 
@@ -35,6 +37,9 @@ impl Redirected {
                 stage.tell(at, place(asker), Message::Offer(number, offer));
             }
             Message::Offer(number, offer) => {
+                if let Offered::Nobody { others } = offer.offered {
+                    member.is_crowded = others;
+                }
                 if let Some(seeker) = &mut member.seeker {
                     seeker.handle_offer(now, number, address(from).ip(), &offer);
                 }
@@ -146,7 +151,8 @@ impl Redirected {
                 }
             }
         }
-        while member.ordered.len() < member.at_once
+        let most = if member.is_crowded { CROWDED_AT_ONCE.min(member.at_once) } else { member.at_once };
+        while member.ordered.len() < most
             && let Some(chunk) = member.orders.pop_front()
         {
             member.ordered.push(chunk);

@@ -47,6 +47,8 @@ pub(super) struct Member {
     pub(super) orders: VecDeque<u32>,
     pub(super) ordered: Vec<u32>,
     pub(super) at_once: usize,
+    /// Others lacked what nobody held, too, when the redirector last said so.
+    pub(super) is_crowded: bool,
     /// When it is woken for its seeker.
     pub(super) wakes: Option<Instant>,
     pub(super) window: u32,
@@ -73,6 +75,7 @@ impl Member {
             orders: VecDeque::new(),
             ordered: Vec::new(),
             at_once: AT_ONCE,
+            is_crowded: false,
             wakes: None,
             window: (window as u32).min(setting.machine.memory_chunks / 2),
             request: (REQUEST_BYTES / setting.chunk_bytes).max(2) as u32,
