@@ -26,8 +26,8 @@ const REQUEST_BYTES: u32 = 1 << 20;
 const WINDOW_OBJECTS: std::ops::RangeInclusive<u32> = 8..=160;
 /// Most members that send at the same time.
 const FAN_IN: usize = 4;
-/// Most objects that are fetched from the server at the same time while others lack them, too: the fewer come at a time,
-/// the sooner each is whole and can be served.
+/// Most objects that are fetched from the server at the same time while others lack them, too: the fewer come at a
+/// time, the sooner each is whole and can be served.
 const CROWDED_AT_ONCE: usize = 2;
 /// Longest wait, so that a stop is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(50);
