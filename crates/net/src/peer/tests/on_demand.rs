@@ -189,9 +189,9 @@ fn what_is_announced_is_left_to_the_one_that_gets_it() {
     let (server, version) = (server(), Version::new(64));
     let [first, second] = [0, 1].map(|rank| Machine::join(&server, &version, rank));
     on_demand(&first, &*version, |pulling| {
-        first.node.announce(3);
-        let heard = || !pulling.taker.heard.lock().is_empty();
-        while !heard() {
+        // An answer that comes before the pull began is not heard.
+        while pulling.taker.heard.lock().is_empty() {
+            first.node.announce(3);
             std::thread::park_timeout(Duration::from_millis(5));
         }
         let pulled = on_demand(&second, &*version, |other| {
