@@ -254,6 +254,9 @@ fn each_switch_of_a_tree_answers_for_what_is_below_it() {
     tells(one, 2);
     assert_eq!(asks(two, 3), 1, "the neighbour, by their own switch");
     assert_eq!(asks(three, 4), 1, "by the root");
+    four.ask(40, false);
+    let waits = Arrival::Request { number: 40, hops: 1 };
+    assert_eq!(next(&arrivals), (0, waits), "three is about to have it, the root says to the server");
     tells(three, 5);
     assert_eq!(asks(four, 6), 3, "nearer than the one in the other room");
     assert_eq!(asks(five, 7) % 2, 1, "one of the two, from the root itself");

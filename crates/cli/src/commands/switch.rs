@@ -109,16 +109,17 @@ fn record(kind: &str, status: &SwitchStatus) -> Value {
 fn summary(status: &SwitchStatus) -> String {
     let found = status.counters;
     format!(
-        "{} of {} requests went to machines nearby, {} to the server; {} reports\n",
+        "{} of {} requests went to machines nearby, {} were to wait for one, {} went to the server; {} reports\n",
         found.redirected + found.redirected_in_kernel,
         found.requests + found.redirected_in_kernel,
+        found.waits,
         found.passed,
         found.reports
     )
 }
 
 /// Name, meaning and value of each counter.
-fn counters(status: &SwitchStatus) -> [(&'static str, &'static str, u64); 10] {
+fn counters(status: &SwitchStatus) -> [(&'static str, &'static str, u64); 11] {
     let found = status.counters;
     [
         ("reports", "Reports of members that counted", found.reports),
@@ -135,7 +136,8 @@ fn counters(status: &SwitchStatus) -> [(&'static str, &'static str, u64); 10] {
             "Requests that the kernel sent to members by itself",
             found.redirected_in_kernel,
         ),
-        ("passed", "Requests that the agent sent on to the server", found.passed),
+        ("waits", "Requests that were to wait: somebody nearby is about to have the objects", found.waits),
+        ("passed", "Requests that the agent left to the server", found.passed),
         ("invalid", "Frames that were damaged or not understood", found.invalid),
         ("unsent", "Frames that could not be sent", found.unsent),
         ("lost", "Frames that found the agent's queue full", found.lost),

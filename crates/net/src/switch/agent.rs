@@ -33,7 +33,10 @@ pub struct SwitchCounters {
     pub requests: u64,
     /// Those of them that went to a member.
     pub redirected: u64,
-    /// Those that went on to the server: nobody here has the objects, or somebody is about to have them.
+    /// Those of them that went on to the server, which says that they are to wait: somebody here is about to have the
+    /// objects.
+    pub waits: u64,
+    /// Those that went on to the server as they are: nobody here has the objects.
     pub passed: u64,
     /// Frames that were damaged, or no packets of this protocol.
     pub invalid: u64,
@@ -60,6 +63,15 @@ pub(super) enum Change {
     Reported(SwarmId, MemberId, Heard, Report),
     /// The member left, or was silent.
     Gone(SwarmId, MemberId),
+}
+
+/// What an agent decides about a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// This member is to get it.
+    Member(Target),
+    /// The asker is to wait. Only the server has the key to say so.
+    Wait,
 }
 
 /// The agent's mind.
@@ -191,18 +203,17 @@ impl Agent {
         if !frame::settle(frame) {
             return self.invalid();
         }
-        if let Some(target) = self.choose(now, head, contact, request)
-            && frame::redirect(frame, &target)
-        {
-            self.counters.redirected += 1;
-        } else {
-            self.counters.passed += 1;
-        }
+        let done = match self.choose(now, head, contact, request) {
+            Some(Verdict::Member(target)) if frame::redirect(frame, &target) => &mut self.counters.redirected,
+            Some(Verdict::Wait) if frame::count_hop(frame) => &mut self.counters.waits,
+            _ => &mut self.counters.passed,
+        };
+        *done += 1;
         true
     }
 
-    /// Who is to get a request, if it is not the server.
-    fn choose(&mut self, now: Instant, head: &Peek, contact: Contact, request: &Request) -> Option<Target> {
+    /// What is to happen with a request, if the server is not to decide.
+    fn choose(&mut self, now: Instant, head: &Peek, contact: Contact, request: &Request) -> Option<Verdict> {
         let asker = self.members.get(&(head.swarm, head.member));
         let is_forged = asker.is_some_and(|heard| heard.contact != contact);
         if is_forged || head.hops > 0 || request.direct {
@@ -213,9 +224,13 @@ impl Agent {
         if request.blamed != 0 {
             return None;
         }
-        let Chosen::Member { member, contact, .. } = choice.chosen else { return None };
+        let (member, contact) = match choice.chosen {
+            Chosen::Member { member, contact, .. } => (member, contact),
+            Chosen::Wait { .. } => return Some(Verdict::Wait),
+            Chosen::Nobody { .. } => return None,
+        };
         let heard = self.members.get(&(head.swarm, member))?;
-        Some(Target { source: self.own, destination: heard.mac, to: contact.from })
+        Some(Verdict::Member(Target { source: self.own, destination: heard.mac, to: contact.from }))
     }
 
     /// Forgets members that were silent for too long.
@@ -290,10 +305,14 @@ mod tests {
         assert!(agent.handle(now, ingress, &mut frame), "a request is sent once, to somebody");
         let seen = read(&frame).unwrap();
         assert!(frame::settle(&mut frame));
-        let hops = frame[seen.payload.start + 6];
-        let own = seen.source == Mac([0xaa; 6]);
-        assert_eq!((hops == 1, own), (seen.to.to_string() != SERVER, seen.to.to_string() != SERVER));
-        seen.to.ip().to_string()
+        let (hops, own) = (frame[seen.payload.start + 6], seen.source == Mac([0xaa; 6]));
+        match (seen.to.to_string() == SERVER, hops, own) {
+            (true, 1, false) => "wait".to_owned(),
+            (is_server, hops, own) => {
+                assert_eq!((hops == 0, own), (is_server, !is_server));
+                seen.to.ip().to_string()
+            }
+        }
     }
 
     #[test]
@@ -327,6 +346,20 @@ mod tests {
             assert!(!agent.handle(at(1), ingress, &mut report(id, objects)));
         }
         assert!((0..5).all(|_| asks(&mut agent, at(1), (9, 2), false, 0) == "10.77.0.3"));
+    }
+
+    #[test]
+    fn what_one_behind_a_port_gets_from_elsewhere_the_others_there_wait_for() {
+        let mut agent = agent();
+        for (id, ingress, objects) in [(2, 9, 0..1), (4, 9, 0..1), (3, 3, 0..40)] {
+            assert!(!agent.handle(at(1), ingress, &mut report(id, objects)));
+        }
+        assert_eq!(asks(&mut agent, at(1), (2, 9), false, 0), "10.77.0.3");
+        assert_eq!(asks(&mut agent, at(1), (4, 9), false, 0), "wait", "the server has the key to say so");
+        assert_eq!(asks(&mut agent, at(1), (4, 9), false, 1), "10.77.0.1", "the server hears who is blamed");
+        assert!(!agent.handle(at(2), 9, &mut report(2, 0..40)));
+        assert_eq!(asks(&mut agent, at(2), (4, 9), false, 0), "10.77.0.2");
+        assert_eq!((agent.counters().redirected, agent.counters().waits, agent.counters().passed), (2, 1, 1));
     }
 
     #[test]
@@ -387,7 +420,7 @@ mod tests {
             }
         }
         let found = agent.counters();
-        assert_eq!((found.invalid, found.redirected + found.passed), (20_000 - sent, sent));
+        assert_eq!((found.invalid, found.redirected + found.waits + found.passed), (20_000 - sent, sent));
         assert!(found.invalid > 19_000, "{found:?}");
     }
 }

@@ -147,13 +147,25 @@ pub fn redirect(frame: &mut [u8], target: &Target) -> bool {
         IpAddr::V6(address) => frame[destination..][..16].copy_from_slice(&address.octets()),
     }
     frame[layout.udp + 2..][..2].copy_from_slice(&target.to.port().to_be_bytes());
-    frame[hops] = frame[hops].saturating_add(1);
     if layout.is_v4 {
         let header = ETHERNET_BYTES..ETHERNET_BYTES + IPV4_BYTES;
         frame[ETHERNET_BYTES + 10..][..2].fill(0);
         let checksum = !fold(sum(&frame[header]));
         frame[ETHERNET_BYTES + 10..][..2].copy_from_slice(&checksum.to_be_bytes());
     }
+    count_hop(frame)
+}
+
+/// Counts a hop of a packet of peers. The frame is one that [`settle`] accepted. False, and nothing is changed, if it is
+/// too short for one.
+#[must_use]
+pub fn count_hop(frame: &mut [u8]) -> bool {
+    let Some(layout) = Layout::of(frame) else { return false };
+    let hops = layout.udp + UDP_BYTES + HOPS_AT;
+    if hops >= layout.end {
+        return false;
+    }
+    frame[hops] = frame[hops].saturating_add(1);
     if u16_at(frame, layout.udp + 6) != Some(0) {
         fill(frame, &layout);
     }

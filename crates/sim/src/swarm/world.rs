@@ -256,7 +256,7 @@ impl World {
     }
 
     /// A packet passes the agent on the switch, if there is one, and reaches the server.
-    fn redirect(&mut self, now: Instant, from: usize, hops: u8, bytes: &[u8]) {
+    fn redirect(&mut self, now: Instant, from: usize, mut hops: u8, bytes: &[u8]) {
         let Ok(head) = peek(bytes) else { return };
         let contact = Contact { from: address(from), ingress: from as u32 };
         if self.scenario.agent && hops == 0 {
@@ -267,10 +267,14 @@ impl World {
                 Ok(Packet::Leave) => self.agent.handle_leave(SWARM, head.member, contact),
                 Ok(Packet::Request(request)) => {
                     let choice = self.agent.handle_request(now, SWARM, head.member, &request);
-                    if let Some(Chosen::Member { contact, .. }) = choice.map(|choice| choice.chosen)
-                        && let Some(holder) = super::member::at_address(contact.from)
-                    {
-                        return self.send(now, To::Member(holder), from, 1, bytes.to_vec());
+                    match choice.map(|choice| choice.chosen) {
+                        Some(Chosen::Member { contact, .. }) => {
+                            if let Some(holder) = super::member::at_address(contact.from) {
+                                return self.send(now, To::Member(holder), from, 1, bytes.to_vec());
+                            }
+                        }
+                        Some(Chosen::Wait { .. }) if request.blamed == 0 && !request.direct => hops = 1,
+                        _ => {}
                     }
                 }
                 _ => {}
@@ -282,7 +286,10 @@ impl World {
             }
             Ok(Packet::Leave) => self.server.handle_leave(SWARM, head.member, contact),
             Ok(Packet::Request(request)) => {
-                let choice = self.server.handle_request(now, SWARM, head.member, &request);
+                let choice = match hops {
+                    0 => self.server.handle_request(now, SWARM, head.member, &request),
+                    _ => self.server.handle_waiting(SWARM, &request),
+                };
                 if let Some(choice) = choice {
                     let offer = sealed(MemberId(0), head.number, &Packet::Offer(choice.offer()));
                     self.send(now, To::Member(from), SERVER, 0, offer);

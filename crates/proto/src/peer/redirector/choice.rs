@@ -38,6 +38,9 @@ pub enum Chosen {
     },
 }
 
+/// Who waits for somebody near, or for a slot, asks again after this time, in milliseconds.
+const WAIT_MS: u16 = 25;
+
 /// The answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
@@ -48,6 +51,11 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// The asker is to wait a short time.
+    pub(super) fn wait(part: Part) -> Self {
+        Self { part, chosen: Chosen::Wait { milliseconds: WAIT_MS } }
+    }
+
     /// The packet that tells it.
     #[must_use]
     pub fn offer(&self) -> Offer {

@@ -196,6 +196,16 @@ impl Redirector {
         Some(choice)
     }
 
+    /// A member asks for objects that somebody near is about to have, as an agent on a switch knows: it has no key to
+    /// say so. `None` for a swarm that nobody knows.
+    pub fn handle_waiting(&mut self, swarm: SwarmId, request: &Request) -> Option<Choice> {
+        self.swarms.contains_key(&swarm).then(|| {
+            self.counters.requests += 1;
+            self.counters.waits += u64::from(request.part.count());
+            Choice::wait(request.part)
+        })
+    }
+
     /// When [`Self::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {

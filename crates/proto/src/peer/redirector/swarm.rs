@@ -19,8 +19,6 @@ const LOAD_HALVES: Duration = Duration::from_millis(200);
 const SLOTS: usize = 2;
 /// How long an asker keeps its slot after the last request that was assigned.
 const SLOT_KEPT: Duration = Duration::from_millis(150);
-/// Who waits for somebody near, or for a slot, asks again after this time, in milliseconds.
-const WAIT_MS: u16 = 25;
 /// A member is banned if so many others blame it, or the only other one.
 const ACCUSERS: usize = 2;
 /// Who blames more members than this is not believed.
@@ -272,7 +270,7 @@ impl Swarm {
         let (place, lacks) = known.map_or((0, self.objects), |member| (member.place, member.lacks()));
         let asker = (member, lacks);
         let near = self.near(now, asker, place, request);
-        let wait = (Choice { part, chosen: Chosen::Wait { milliseconds: WAIT_MS } }, true);
+        let wait = (Choice::wait(part), true);
         match near {
             Some(best) if best.has_room => return (self.assign(now, asker, &best, part.batch), true),
             Some(_) => return wait,

@@ -155,9 +155,13 @@ impl Redirected {
             Message::Leave(member) => redirector.handle_leave(SWARM, *member, contact),
             Message::Request(member, number, request, 0) => {
                 let choice = redirector.handle_request(now, SWARM, *member, request);
-                if let Some(Chosen::Member { member: holder, .. }) = choice.map(|choice| choice.chosen) {
-                    let passed = Message::Request(*member, *number, *request, 1);
-                    return stage.tell(at, place(holder), passed);
+                let to = match choice.map(|choice| choice.chosen) {
+                    Some(Chosen::Member { member, .. }) => Some(place(member)),
+                    Some(Chosen::Wait { .. }) => Some(server),
+                    Some(Chosen::Nobody { .. }) | None => None,
+                };
+                if let Some(to) = to {
+                    return stage.tell(at, to, Message::Request(*member, *number, *request, 1));
                 }
             }
             _ => {}

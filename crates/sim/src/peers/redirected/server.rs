@@ -49,8 +49,12 @@ impl Server {
                 self.redirector.handle_report(now, SWARM, member, contact(member), &report);
             }
             Message::Leave(member) => self.redirector.handle_leave(SWARM, member, contact(member)),
-            Message::Request(member, number, request, _) => {
-                if let Some(choice) = self.redirector.handle_request(now, SWARM, member, &request) {
+            Message::Request(member, number, request, hops) => {
+                let choice = match hops {
+                    0 => self.redirector.handle_request(now, SWARM, member, &request),
+                    _ => self.redirector.handle_waiting(SWARM, &request),
+                };
+                if let Some(choice) = choice {
                     stage.tell(server, super::place(member), Message::Offer(number, choice.offer()));
                 }
             }
