@@ -166,7 +166,7 @@ fn received(fetched: &[Fetched]) -> Vec<f64> {
 /// A member on `host` that says that it has everything, with wrong bytes, behind a rule of nft.
 fn hostile(room: &Room, host: u32, version: &Version, rule: &str) -> Result<Node> {
     said(room.star.host(host).command("nft").arg(rule))?;
-    let (_, node) = version.join(room, host)?;
+    let (_, node) = version.join(room, host, true)?;
     let objects = version.catalogue.objects();
     let longest = objects.iter().map(|object| object.len).max().unwrap_or(0);
     let wrong = Bytes::from(vec![0x5a; usize::try_from(longest)?]);

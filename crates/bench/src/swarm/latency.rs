@@ -103,7 +103,7 @@ fn run(
         (Arc::new(Version::newest(repo, &load.name)?), Arc::new(Barrier::new(HOSTS as usize)));
     let mut pulls = vec![];
     for host in 1..=HOSTS {
-        let (joined, version) = (version.join(&room, host)?, Arc::clone(&version));
+        let (joined, version) = (version.join(&room, host, true)?, Arc::clone(&version));
         let together = Arc::clone(&together);
         pulls.push(room.star.host(host).run(move || {
             together.wait();

@@ -29,8 +29,8 @@ impl Version {
         Ok(Self { reference, manifest: signed.digest().to_hex(), catalogue })
     }
 
-    /// Joins its swarm on a host. The connection to the server is made there, too.
-    pub(super) fn join(&self, room: &Room, host: u32) -> Result<(Client, Node)> {
+    /// Joins its swarm on a host, and serves others there if it `serves`. The connection to the server is made there, too.
+    pub(super) fn join(&self, room: &Room, host: u32, serves: bool) -> Result<(Client, Node)> {
         let address = room.star.host(0).ipv4();
         let token = std::fs::read_to_string(room.token(0))?.trim().parse()?;
         let request = SwarmRequest {
@@ -39,7 +39,7 @@ impl Version {
             peer: VERSION,
         };
         let spool = SpoolLimits { memory_bytes: 1 << 40, ..SpoolLimits::of_this_machine() };
-        let options = PeerOptions { serves: true, spool, place: 0 };
+        let options = PeerOptions { serves, spool, place: 0 };
         let join = move || -> base::Result<(Client, Node)> {
             let client =
                 Client::connect(&format!("https://{address}:7717"), &token, ClientOptions::default())?;

@@ -9,6 +9,7 @@ mod cost;
 mod delays;
 mod faults;
 mod latency;
+mod leech;
 mod member;
 mod simulated;
 mod starts;
