@@ -268,6 +268,8 @@ impl Swarm {
         let part = request.part;
         let known = self.slots.get(&member).map(|&slot| &self.members[slot]);
         let (place, lacks) = known.map_or((0, self.objects), |member| (member.place, member.lacks()));
+        // Who serves nobody has it for nobody else.
+        let serves = known.is_none_or(|member| member.port != 0);
         let asker = (member, lacks);
         let near = self.near(now, asker, place, request);
         let wait = (Choice::wait(part), true);
@@ -283,7 +285,9 @@ impl Swarm {
         let mut part = Part { mask: open, ..part };
         // Only what is open counts: who holds most of the rest may lack this.
         let Some(best) = self.far(now, asker, place, &Request { part, ..*request }) else {
-            self.leases.take(now, place, member, part);
+            if serves {
+                self.leases.take(now, place, member, part);
+            }
             let others = self.others_lack(now, member, part);
             return (Choice { part, chosen: Chosen::Nobody { others } }, false);
         };
@@ -293,7 +297,9 @@ impl Swarm {
             return wait;
         }
         part.mask = best.mask;
-        self.leases.take(now, place, member, part);
+        if serves {
+            self.leases.take(now, place, member, part);
+        }
         (self.assign(now, asker, &best, part.batch), false)
     }
 
