@@ -8,8 +8,6 @@ use crate::peer::{MemberId, Part};
 
 /// How long others wait for a member that is alive.
 const LEASE: Duration = Duration::from_secs(30);
-/// Who asks again for the same after this time did not get it: the lease ends, and others may try.
-const FAILED_AFTER: Duration = Duration::from_secs(2);
 /// Most leases of a swarm. Beyond it objects may cross twice.
 const LEASES_MAX: usize = 1 << 16;
 
@@ -43,14 +41,8 @@ impl Leases {
         let leases = self.by_batch.entry((place, part.batch)).or_default();
         let until = now + LEASE;
         match leases.iter_mut().find(|lease| lease.member == member) {
-            Some(lease) if lease.until > now => {
-                let has_failed = lease.mask & part.mask != 0 && now + (LEASE - FAILED_AFTER) >= lease.until;
-                // A member that asks again does not keep the others waiting for longer.
-                lease.mask |= part.mask;
-                if has_failed {
-                    lease.until = now;
-                }
-            }
+            // A member that asks again does not keep the others waiting for longer.
+            Some(lease) if lease.until > now => lease.mask |= part.mask,
             Some(lease) => (lease.mask, lease.until) = (part.mask, until),
             None => {
                 self.count += 1;

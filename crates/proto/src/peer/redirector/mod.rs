@@ -32,8 +32,9 @@ pub struct RedirectorConfig {
     pub members_max: usize,
     /// Most bytes of the tables of who holds what, of all swarms.
     pub table_bytes_max: u64,
-    /// Whether the tags of reports are verified before they come here. Otherwise a report counts only if it comes from
-    /// where the member was first heard.
+    /// Whether the tags of packets are verified before they come here, and it has the keys to answer, as at the server.
+    /// An agent on a switch has no keys: a report counts only if it comes from where the member was first heard, and a
+    /// request is passed on as a whole, so it waits as a whole.
     pub authentic: bool,
 }
 
@@ -185,7 +186,7 @@ impl Redirector {
         let swarm = self.swarms.get_mut(&swarm)?;
         self.counters.requests += 1;
         self.counters.banned += swarm.blame(now, member, request);
-        let (choice, is_near) = swarm.choose(now, member, request);
+        let (choice, is_near) = swarm.choose(now, member, request, self.config.authentic);
         let objects = u64::from(choice.part.count());
         match choice.chosen {
             Chosen::Nobody { .. } => self.counters.nobody += objects,

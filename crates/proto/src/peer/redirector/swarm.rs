@@ -263,8 +263,15 @@ impl Swarm {
         banned
     }
 
-    /// Chooses for a request, and says whether the member chosen is near.
-    pub(super) fn choose(&mut self, now: Instant, member: MemberId, request: &Request) -> (Choice, bool) {
+    /// Chooses for a request, and says whether the member chosen is near. If it `narrows`, the answer may be about a
+    /// part of the objects.
+    pub(super) fn choose(
+        &mut self,
+        now: Instant,
+        member: MemberId,
+        request: &Request,
+        narrows: bool,
+    ) -> (Choice, bool) {
         let part = request.part;
         let known = self.slots.get(&member).map(|&slot| &self.members[slot]);
         let (place, lacks) = known.map_or((0, self.objects), |member| (member.place, member.lacks()));
@@ -279,7 +286,7 @@ impl Swarm {
             None => {}
         }
         let open = self.leases.open(now, place, member, part);
-        if open == 0 {
+        if open == 0 || !narrows && open != part.mask {
             return wait;
         }
         let mut part = Part { mask: open, ..part };

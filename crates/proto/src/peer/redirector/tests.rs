@@ -199,24 +199,34 @@ fn what_members_hold_together_is_told_as_runs() {
     assert_eq!((view.members, view.whole, view.objects), (3, 0, 320));
 }
 
-/// The first second in which another member gets an object for which one got a lease, while that one asks again or not.
-fn lease_ends(asks_again: bool) -> Option<u64> {
+#[test]
+fn a_lease_ends_although_its_member_asks_all_the_time() {
     let mut redirector = Redirector::new(RedirectorConfig::default());
-    (0..40).find(|second| {
+    let mut others_get = Vec::new();
+    for second in 0..40 {
         let ms = second * 1000;
         (1..=2).for_each(|member| tell(&mut redirector, ms, member, 0, 0..0));
         // The other first: whoever asks after the end of a lease gets it.
-        let waits = *second == 0 || ask(&mut redirector, ms, 2, &request(5, 1)).2;
-        if *second == 0 || asks_again {
+        let (_, _, waits) = ask(&mut redirector, ms, 2, &request(5, 1));
+        others_get.extend((!waits && second > 0).then_some(second));
+        ask(&mut redirector, ms, 1, &request(5, 1));
+        if second == 0 {
+            redirector = Redirector::new(RedirectorConfig::default());
+            tell(&mut redirector, ms, 1, 0, 0..0);
             ask(&mut redirector, ms, 1, &request(5, 1));
         }
-        !waits
-    })
+    }
+    assert_eq!(others_get.first(), Some(&30));
 }
 
 #[test]
-fn a_lease_ends_soon_when_its_member_asks_again_and_at_last_in_any_case() {
-    assert_eq!((lease_ends(true), lease_ends(false)), (Some(3), Some(30)));
+fn a_request_that_cannot_be_narrowed_waits_as_a_whole() {
+    for (authentic, answer) in [(true, (0b10, None, false)), (false, (0b11, None, true))] {
+        let mut redirector = Redirector::new(RedirectorConfig { authentic, ..RedirectorConfig::default() });
+        (1..=2).for_each(|member| tell(&mut redirector, 0, member, 0, 0..0));
+        assert_eq!(ask(&mut redirector, 0, 1, &request(5, 0b01)), (0b01, None, false));
+        assert_eq!(ask(&mut redirector, 0, 2, &request(5, 0b11)), answer);
+    }
 }
 
 #[test]
