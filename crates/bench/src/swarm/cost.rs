@@ -1,8 +1,7 @@
 //! What serving others costs a host's own fetch.
 //!
-//! Host 1 fetches, and three leeches get from it what it holds, as fast as its link allows: it sends about as much as it
-//! receives. Nobody else holds anything, so it gets all from the server, and its time tells what serving costs. The
-//! server's link is four times as fast.
+//! Host 1 fetches, and three leeches get from it what it holds, as fast as its link allows. Nobody else holds anything,
+//! so it gets all from the server, and its time tells what serving costs. The server's link is four times as fast.
 //!
 //! For comparison the three are hosts that fetch, too, from when host 1 has a quarter. Then it is also sent to them.
 

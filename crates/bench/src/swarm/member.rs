@@ -29,7 +29,8 @@ impl Version {
         Ok(Self { reference, manifest: signed.digest().to_hex(), catalogue })
     }
 
-    /// Joins its swarm on a host, and serves others there if it `serves`. The connection to the server is made there, too.
+    /// Joins its swarm on a host, and serves others there if it `serves`. The connection to the server is made there,
+    /// too.
     pub(super) fn join(&self, room: &Room, host: u32, serves: bool) -> Result<(Client, Node)> {
         let address = room.star.host(0).ipv4();
         let token = std::fs::read_to_string(room.token(0))?.trim().parse()?;

@@ -156,10 +156,10 @@ pub fn redirect(frame: &mut [u8], target: &Target) -> bool {
     count_hop(frame)
 }
 
-/// Counts a hop of a packet of peers. The frame is one that [`settle`] accepted. False, and nothing is changed, if it is
-/// too short for one.
+/// Counts a hop of a packet of peers. The frame is one that [`settle`] accepted. False, and nothing is changed, if it
+/// is too short for one.
 #[must_use]
-pub fn count_hop(frame: &mut [u8]) -> bool {
+pub(super) fn count_hop(frame: &mut [u8]) -> bool {
     let Some(layout) = Layout::of(frame) else { return false };
     let hops = layout.udp + UDP_BYTES + HOPS_AT;
     if hops >= layout.end {
