@@ -244,7 +244,8 @@ fn change(settings: &mut Settings, args: &Args) -> Result<()> {
     settings.interface = args.interface.clone().or(settings.interface.take());
     settings.no_peers = args.no_peers || (settings.no_peers && args.spool.is_none());
     settings.spool_bytes = args.spool.unwrap_or(settings.spool_bytes);
-    settings.upload_bytes_per_second = args.upload_limit.map(|bits| bits / 8).or(settings.upload_bytes_per_second);
+    settings.upload_bytes_per_second =
+        args.upload_limit.map(|bits| bits / 8).or(settings.upload_bytes_per_second);
     Ok(())
 }
 

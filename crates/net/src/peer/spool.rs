@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -53,7 +53,10 @@ fn available_memory() -> Option<u64> {
 enum Place {
     Nowhere,
     Memory(Bytes),
-    File { offset: u64, len: u32 },
+    File {
+        offset: u64,
+        len: u32,
+    },
     /// On the shelf.
     Shelf,
 }
@@ -242,7 +245,10 @@ mod tests {
         spool.put(0, &object(0));
         [0, 1, 2, 99].into_iter().for_each(|number| spool.offer(number));
         assert_eq!(spool.mask(0), 0b1111);
-        assert_eq!([0, 1, 2, 3].map(|number| spool.get(number)), [Some(object(0)), Some(object(1)), None, None]);
+        assert_eq!(
+            [0, 1, 2, 3].map(|number| spool.get(number)),
+            [Some(object(0)), Some(object(1)), None, None]
+        );
         assert_eq!((spool.mask(0), spool.changes()), (0b11, 6));
         spool.put(2, &object(2));
         assert_eq!(spool.get(2), Some(object(2)));
