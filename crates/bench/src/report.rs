@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::Result;
 use crate::context::{notebook, root};
@@ -87,7 +88,10 @@ fn section(page: &mut String, group: &str, entries: &[&Entry]) -> Result<()> {
         let peers: Vec<_> = figure
             .peers
             .iter()
-            .map(|peer| format!("{} ({}): {:.3} {}", peer.name, peer.flags, peer.value, peer.unit))
+            .map(|peer| {
+                let flags = if peer.flags.is_empty() { String::new() } else { format!(" ({})", peer.flags) };
+                format!("{}{flags}: {:.3} {}", peer.name, peer.value, peer.unit)
+            })
             .collect();
         let Figure { name, value, unit, workload, sink, .. } = figure;
         let peers = peers.join("<br>");
@@ -102,26 +106,32 @@ fn section(page: &mut String, group: &str, entries: &[&Entry]) -> Result<()> {
     Ok(())
 }
 
-/// Writes a table for a figure whose details are a list of rows.
+/// Writes a table for a figure whose details are a list of rows. What is too long for a cell is only in the results.
 fn table(page: &mut String, figure: &Figure) -> Result<()> {
     let Some(rows) = figure.details.as_array().filter(|rows| !rows.is_empty()) else { return Ok(()) };
-    let Some(columns) = rows[0].as_object().map(|row| row.keys().cloned().collect::<Vec<_>>()) else {
-        return Ok(());
+    let Some(first) = rows[0].as_object() else { return Ok(()) };
+    let is_plain = |value: &Value| match value {
+        Value::Array(values) => values.iter().all(|value| !value.is_object() && !value.is_array()),
+        value => !value.is_object(),
     };
-    write!(page, "\n`{}`:\n\n| {} |\n|{}\n", figure.name, columns.join(" | "), "---|".repeat(columns.len()))?;
+    let columns: Vec<_> = first.iter().filter(|(_, value)| is_plain(value)).map(|(key, _)| key).collect();
+    let named: Vec<_> = columns.iter().map(|column| column.as_str()).collect();
+    write!(page, "\n`{}`:\n\n| {} |\n|{}\n", figure.name, named.join(" | "), "---|".repeat(columns.len()))?;
     for row in rows {
-        let cells: Vec<_> = columns.iter().map(|column| cell(&row[column])).collect();
+        let cells: Vec<_> = columns.iter().map(|column| cell(&row[column.as_str()])).collect();
         writeln!(page, "| {} |", cells.join(" | "))?;
     }
     Ok(())
 }
 
-fn cell(value: &serde_json::Value) -> String {
+fn cell(value: &Value) -> String {
     match value {
-        serde_json::Value::String(text) => text.clone(),
-        serde_json::Value::Number(number) if number.is_f64() => {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => {
             format!("{:.2}", number.as_f64().unwrap_or(f64::NAN))
         }
+        Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(" "),
+        Value::Null => String::new(),
         other => other.to_string(),
     }
 }

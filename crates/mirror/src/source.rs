@@ -55,12 +55,15 @@ impl Source {
     }
 
     /// The same source, whose objects also come from the machines of `swarm`, behind `cache` if there is one. Whatever
-    /// it delivers is kept for those machines.
+    /// it delivers is kept for those machines, and what the cache holds is served to them, too.
     #[must_use]
     pub fn with_peers(self, swarm: &Arc<Swarm>, cache: Option<Arc<Cache>>) -> Self {
         let asks = Self { objects: Arc::clone(swarm) as Arc<dyn ObjectSource>, ..self };
         let asks = match cache {
-            Some(cache) => asks.cached(cache),
+            Some(cache) => {
+                swarm.serve_from(&cache);
+                asks.cached(cache)
+            }
             None => asks,
         };
         Self { objects: Arc::new(Kept { swarm: Arc::clone(swarm), behind: asks.objects }), ..asks }

@@ -40,7 +40,7 @@ impl Version {
             peer: VERSION,
         };
         let spool = SpoolLimits { memory_bytes: 1 << 40, ..SpoolLimits::of_this_machine() };
-        let options = PeerOptions { serves, spool, place: 0 };
+        let options = PeerOptions { serves, spool, place: 0, upload_bytes_per_second: None };
         let join = move || -> base::Result<(Client, Node)> {
             let client =
                 Client::connect(&format!("https://{address}:7717"), &token, ClientOptions::default())?;

@@ -21,7 +21,7 @@ use store::{Reference, Repository};
 
 use super::Context;
 use super::disks::folder_of;
-use crate::args::parse::{parse_background, parse_lifetime, parse_size};
+use crate::args::parse::{parse_background, parse_lifetime, parse_rate, parse_size};
 use crate::args::{DisksFolder, Global, Keys, ServerAccess};
 use crate::exit::{Exit, Failure, Result};
 use crate::{connect, interrupt, notify, repository, target, version};
@@ -107,8 +107,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
     /// Get nothing from other machines, and serve them nothing
-    #[arg(long, conflicts_with = "spool")]
+    #[arg(long, conflicts_with_all = ["spool", "upload_limit"])]
     pub no_peers: bool,
+    /// Send at most so much to other machines, for example 200M (bits per second) [default: no limit]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub upload_limit: Option<u64>,
     /// Keep so much for other machines in a file in /var/tmp, beyond a sixteenth of the free memory [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub spool: Option<u64>,
@@ -241,6 +244,8 @@ fn change(settings: &mut Settings, args: &Args) -> Result<()> {
     settings.interface = args.interface.clone().or(settings.interface.take());
     settings.no_peers = args.no_peers || (settings.no_peers && args.spool.is_none());
     settings.spool_bytes = args.spool.unwrap_or(settings.spool_bytes);
+    settings.upload_bytes_per_second =
+        args.upload_limit.map(|bits| bits / 8).or(settings.upload_bytes_per_second);
     Ok(())
 }
 
@@ -370,7 +375,8 @@ impl Connected {
 /// Swarms of the server of `client`.
 fn peers(context: &Context, settings: &Settings, client: &Arc<Client>) -> Arc<Swarm> {
     let spool = SpoolLimits { file_bytes: settings.spool_bytes, ..SpoolLimits::of_attached_disk() };
-    let options = PeerOptions { serves: true, spool, place: 0 };
+    let upload_bytes_per_second = settings.upload_bytes_per_second;
+    let options = PeerOptions { serves: true, spool, place: 0, upload_bytes_per_second };
     let output = context.output;
     Swarm::of(client, options, move |words| output.note(words))
 }

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::Context;
 use super::install::{explain, left_in, report_record, sentence};
-use crate::args::parse::{parse_buffer, parse_lifetime, parse_size};
+use crate::args::parse::{parse_buffer, parse_lifetime, parse_rate, parse_size};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::progress::{Meter, show_rate};
@@ -70,6 +70,9 @@ pub(crate) struct Args {
     /// Go on serving other machines for this time after the end, for example 10m; Ctrl-C ends it sooner
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, conflicts_with = "no_peers")]
     pub serve_for: Option<Duration>,
+    /// Send at most so much to other machines, for example 200M (bits per second) [default: no limit]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, conflicts_with = "no_peers")]
+    pub upload_limit: Option<u64>,
     /// Keep so much for other machines in a file, beyond a quarter of the free memory
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     pub spool: u64,
@@ -167,6 +170,7 @@ fn peers(args: &Args) -> Option<PeerOptions> {
     options.spool.file_bytes = args.spool;
     options.spool.folder.clone_from(&args.spool_folder);
     options.place = args.place.as_deref().map_or(0, daemon::place_number);
+    options.upload_bytes_per_second = args.upload_limit.map(|bits| bits / 8);
     (!args.no_peers).then_some(options)
 }
 

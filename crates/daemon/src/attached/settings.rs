@@ -86,6 +86,9 @@ pub struct Settings {
     /// Bytes that are kept for other machines in a file, beyond those in memory.
     #[serde(default)]
     pub spool_bytes: u64,
+    /// Most bytes per second that it sends to all other machines together. `None`: no limit.
+    #[serde(default)]
+    pub upload_bytes_per_second: Option<u64>,
 }
 
 /// A cache of content from remote sources, shared by all disks that name the same folder.
@@ -165,6 +168,7 @@ impl Settings {
             interface: None,
             no_peers: false,
             spool_bytes: 0,
+            upload_bytes_per_second: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! A disk as a member of a swarm: who waits for which object, and what others may get from it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use image::{CatalogueBuilder, ObjectRef, ObjectSource, Verified};
 use net::clock::{Clock, Stop};
 use net::peer::{Demand, News, Node, Taker, Want};
 use parking_lot::Mutex;
+use store::Cache;
 
 use super::company::{Company, Counted};
 use super::numbers::Numbers;
@@ -30,7 +32,8 @@ type Answer = Result<Verified>;
 
 pub(super) struct Member {
     node: Node,
-    numbers: Numbers,
+    numbers: Arc<Numbers>,
+    cache: Option<Arc<Cache>>,
     clock: Clock,
     company: Mutex<Company>,
     /// To the pull; `None` when the member leaves.
@@ -41,13 +44,23 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// A member with the node `node`, and what its pull is to hear.
-    pub(super) fn new(node: Node, builder: CatalogueBuilder) -> (Self, Receiver<Demand>) {
+    /// A member with the node `node`, and what its pull is to hear. It also serves what is in `cache`.
+    pub(super) fn new(
+        node: Node,
+        builder: CatalogueBuilder,
+        cache: Option<Arc<Cache>>,
+    ) -> (Self, Receiver<Demand>) {
         let (demands, demanded) = unbounded();
         let (objects, others) = (node.grant().objects, node.grant().others);
+        let numbers = Arc::new(Numbers::new(builder, objects));
+        if let Some(cache) = cache.clone() {
+            let numbers = Arc::clone(&numbers);
+            node.spool().back(move |id| Some(cache.get(&numbers.object(id)?)?.bytes().clone()));
+        }
         let member = Self {
             node,
-            numbers: Numbers::new(builder, objects),
+            numbers,
+            cache,
             clock: Clock::start(),
             company: Mutex::new(Company::new(others)),
             demands: Mutex::new(Some(demands)),
@@ -164,7 +177,9 @@ impl Member {
             if needed.is_empty() || self.stop.is_stopped() {
                 break;
             }
-            let came = if self.asks_others() {
+            let came = if self.nodes_of_cache(&needed) {
+                true
+            } else if self.asks_others() {
                 self.nodes_of_others(&needed)
             } else {
                 self.node_of(server, &needed[0])
@@ -179,6 +194,27 @@ impl Member {
         if !self.numbers.are_known() {
             self.leave();
         }
+        self.offer_cached();
+    }
+
+    /// Offers what the cache of this machine holds already.
+    fn offer_cached(&self) {
+        let Some(cache) = &self.cache else { return };
+        for id in 0..self.node.grant().objects.into() {
+            if self.stop.is_stopped() {
+                return;
+            }
+            if self.numbers.object(id).is_some_and(|object| cache.holds(&object)) {
+                self.node.spool().offer(id);
+            }
+        }
+    }
+
+    /// Whether a node was in the cache.
+    fn nodes_of_cache(&self, needed: &[(u64, ObjectRef)]) -> bool {
+        let found = |object: &ObjectRef| self.cache.as_ref()?.get(object);
+        let nodes = needed.iter().filter_map(|(_, object)| Some((object, found(object)?)));
+        nodes.map(|(object, node)| self.keep(object, node.bytes())).count() > 0
     }
 
     fn nodes_of_others(&self, needed: &[(u64, ObjectRef)]) -> bool {

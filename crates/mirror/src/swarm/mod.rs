@@ -13,7 +13,7 @@ mod member;
 mod numbers;
 mod traffic;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use net::client::Client;
 use net::clock::Clock;
 use net::peer::{Node, PeerOptions, join};
 use parking_lot::{Condvar, Mutex};
+use store::Cache;
 
 use member::Member;
 pub use traffic::SwarmTraffic;
@@ -41,6 +42,8 @@ pub struct Swarm {
     tell: Box<dyn Fn(&str) + Send + Sync>,
     cipher: Cipher,
     server: Arc<dyn ObjectSource>,
+    /// What it holds is served, too.
+    cache: OnceLock<Arc<Cache>>,
     clock: Clock,
     phase: Mutex<Phase>,
     /// The answer of the server is there.
@@ -71,6 +74,7 @@ impl Swarm {
             tell: Box::new(tell),
             cipher,
             server,
+            cache: OnceLock::new(),
             clock: Clock::start(),
             phase: Mutex::new(Phase::Away),
             joined: Condvar::new(),
@@ -138,6 +142,11 @@ impl Swarm {
         thread.map(JoinHandle::join);
     }
 
+    /// Serves what `cache` holds, from the next [`Self::begin`] on.
+    pub(crate) fn serve_from(&self, cache: &Arc<Cache>) {
+        let _ = self.cache.set(Arc::clone(cache));
+    }
+
     /// Keeps a verified object for others.
     pub(crate) fn keep(&self, object: &ObjectRef, bytes: &Bytes) {
         let member = match &*self.phase.lock() {
@@ -151,7 +160,7 @@ impl Swarm {
         let joined = (self.join)(manifest).and_then(|node| {
             let Some(node) = node else { return Ok(None) };
             let builder = CatalogueBuilder::from_manifest(manifest, self.cipher.clone())?;
-            Ok(Some(Member::new(node, builder)))
+            Ok(Some(Member::new(node, builder, self.cache.get().cloned())))
         });
         let member = match joined {
             Ok(member) => member,

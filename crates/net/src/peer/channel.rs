@@ -9,6 +9,7 @@ use proto::peer::{RECORD_BYTES, Record, SwarmId};
 use snow::{Builder, StatelessTransportState};
 use socket2::{Domain, Socket, Type};
 
+use super::pace::Pace;
 use crate::tcp;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
@@ -33,6 +34,7 @@ pub(super) struct Sender {
     nonce: u64,
     plain: Vec<u8>,
     sealed: Vec<u8>,
+    pace: Option<Arc<Pace>>,
 }
 
 /// The receiving half.
@@ -102,9 +104,10 @@ fn builder<'a>(key: &'a [u8; 32], preface: &'a [u8]) -> io::Result<Builder<'a>> 
 
 fn split(stream: TcpStream, noise: snow::HandshakeState) -> io::Result<(Sender, Receiver)> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
-    let noise = Arc::new(noise.into_stateless_transport_mode().map_err(broken)?);
+    let noise = noise.into_stateless_transport_mode().map_err(broken)?;
     let (plain, sealed) = (Vec::with_capacity(PLAIN_BYTES_MAX), vec![0; 2 + MESSAGE_BYTES_MAX]);
-    let sender = Sender { stream: stream.try_clone()?, noise: Arc::clone(&noise), nonce: 0, plain, sealed };
+    let (noise, theirs) = (Arc::new(noise), stream.try_clone()?);
+    let sender = Sender { stream: theirs, noise: Arc::clone(&noise), nonce: 0, plain, sealed, pace: None };
     let (sealed, plain) = (Vec::with_capacity(MESSAGE_BYTES_MAX), Vec::with_capacity(MESSAGE_BYTES_MAX));
     Ok((sender, Receiver { stream, noise, nonce: 0, sealed, plain, read: 0 }))
 }
@@ -138,7 +141,15 @@ impl Sender {
         self.plain.clear();
         let length = u16::try_from(length).expect("a message of Noise fits");
         self.sealed[..2].copy_from_slice(&length.to_be_bytes());
+        if let Some(pace) = &self.pace {
+            pace.wait(length.into());
+        }
         self.stream.write_all(&self.sealed[..2 + usize::from(length)])
+    }
+
+    /// Sends no faster than that from now on.
+    pub(super) fn keep(&mut self, pace: Option<Arc<Pace>>) {
+        self.pace = pace;
     }
 
     /// The connection, to close it from elsewhere.

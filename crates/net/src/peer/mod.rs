@@ -10,11 +10,13 @@
 //! transfer one connection to a member that sends
 //! redirect the server's redirector
 //! channel  a transfer's connection: handshake, encryption, records
+//! pace     limits what is sent
 //! ```
 
 mod channel;
 mod join;
 mod node;
+mod pace;
 mod pull;
 mod redirect;
 mod spool;

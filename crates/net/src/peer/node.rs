@@ -16,6 +16,7 @@ use proto::peer::{
 };
 use socket2::{Domain, Socket, Type};
 
+use super::pace::Pace;
 use super::spool::{Spool, SpoolLimits};
 use super::upload::{self, Served, Uploads};
 use crate::api::SwarmGrant;
@@ -45,13 +46,16 @@ pub struct PeerOptions {
     pub spool: SpoolLimits,
     /// Where it is: equal for machines at one switch or in one rack. 0: as the server says.
     pub place: u32,
+    /// Most bytes per second that it sends to all others together. `None`: as many as they take.
+    pub upload_bytes_per_second: Option<u64>,
 }
 
 impl PeerOptions {
     /// It serves what fits into its memory.
     #[must_use]
     pub fn of_this_machine() -> Self {
-        Self { serves: true, spool: SpoolLimits::of_this_machine(), place: 0 }
+        let spool = SpoolLimits::of_this_machine();
+        Self { serves: true, spool, place: 0, upload_bytes_per_second: None }
     }
 }
 
@@ -110,6 +114,7 @@ impl Node {
                 key: grant.transfer_key.0,
                 spool: Spool::new(grant.objects, options.spool),
                 uploads: Uploads::new(),
+                pace: options.upload_bytes_per_second.map(|rate| Arc::new(Pace::new(rate))),
                 sent_bytes: AtomicU64::new(0),
                 waker: Waker::new().map_err(context)?,
             }),
@@ -207,6 +212,9 @@ impl Drop for Node {
         // What was asked for already would otherwise have to come from somebody else.
         self.shared.served.uploads.finish(LINGER_MAX);
         self.shared.served.uploads.close();
+        if let Some(pace) = &self.shared.served.pace {
+            pace.end();
+        }
     }
 }
 

@@ -1,10 +1,11 @@
-//! The encoded objects that a member holds for others: in memory first, then in a file, up to a limit.
+//! The encoded objects that a member holds for others: in memory first, then in a file, up to a limit; and those that
+//! this machine has elsewhere.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -52,14 +53,23 @@ fn available_memory() -> Option<u64> {
 enum Place {
     Nowhere,
     Memory(Bytes),
-    File { offset: u64, len: u32 },
+    File {
+        offset: u64,
+        len: u32,
+    },
+    /// On the shelf.
+    Shelf,
 }
+
+/// Objects that this machine has elsewhere, by their numbers.
+type Shelf = dyn Fn(u64) -> Option<Bytes> + Send + Sync;
 
 /// The objects. Only verified ones may be put into it.
 pub struct Spool {
     limits: SpoolLimits,
     state: RwLock<State>,
-    /// Grows with each object.
+    shelf: OnceLock<Box<Shelf>>,
+    /// Grows with each change.
     changes: AtomicU64,
 }
 
@@ -81,7 +91,7 @@ impl Spool {
         let places = (0..objects).map(|_| Place::Nowhere).collect();
         let held = Availability::none(objects);
         let state = State { places, held, memory_bytes: 0, file: None, file_bytes: 0, failed: false };
-        Self { limits, state: RwLock::new(state), changes: AtomicU64::new(0) }
+        Self { limits, state: RwLock::new(state), shelf: OnceLock::new(), changes: AtomicU64::new(0) }
     }
 
     /// Keeps a verified object, if there is room.
@@ -108,6 +118,36 @@ impl Spool {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
+    /// What [`Self::offer`] offers comes from `shelf` when it is asked for, verified. Only the first shelf counts.
+    pub fn back(&self, shelf: impl Fn(u64) -> Option<Bytes> + Send + Sync + 'static) {
+        let _ = self.shelf.set(Box::new(shelf));
+    }
+
+    /// The shelf has an object. It may be gone when it is asked for.
+    pub fn offer(&self, object: u64) {
+        let Ok(index) = usize::try_from(object) else { return };
+        let state = &mut *self.state.write();
+        if let Some(place @ Place::Nowhere) = state.places.get_mut(index) {
+            *place = Place::Shelf;
+            state.held.set(object, true);
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// An object from the shelf; it is held no more if it is gone.
+    fn get_from_shelf(&self, object: u64) -> Option<Bytes> {
+        let found = self.shelf.get().and_then(|shelf| shelf(object));
+        if found.is_none() {
+            let state = &mut *self.state.write();
+            if let Some(place @ Place::Shelf) = state.places.get_mut(usize::try_from(object).ok()?) {
+                *place = Place::Nowhere;
+                state.held.set(object, false);
+                self.changes.fetch_add(1, Ordering::Release);
+            }
+        }
+        found
+    }
+
     /// An object that it holds.
     #[must_use]
     pub fn get(&self, object: u64) -> Option<Bytes> {
@@ -115,6 +155,10 @@ impl Spool {
         match state.places.get(usize::try_from(object).ok()?)? {
             Place::Nowhere => None,
             Place::Memory(bytes) => Some(bytes.clone()),
+            Place::Shelf => {
+                drop(state);
+                self.get_from_shelf(object)
+            }
             &Place::File { offset, len } => {
                 let file = Arc::clone(state.file.as_ref()?);
                 drop(state);
@@ -137,7 +181,7 @@ impl Spool {
         self.state.read().held.mask(batch)
     }
 
-    /// A number that changes when it holds more.
+    /// A number that changes when it holds more, or less.
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -190,6 +234,24 @@ mod tests {
         }
         assert!(spool.get(4).is_none() && spool.get(99).is_none());
         assert_eq!((spool.changes(), spool.mask(0)), (4, 0b1111));
+    }
+
+    #[test]
+    fn what_is_on_the_shelf_is_held_until_it_is_gone() {
+        let limits = SpoolLimits { memory_bytes: 1000, file_bytes: 0, folder: std::env::temp_dir() };
+        let spool = Spool::new(8, limits);
+        spool.offer(3);
+        spool.back(|number| (number == 1).then(|| object(1)));
+        spool.put(0, &object(0));
+        [0, 1, 2, 99].into_iter().for_each(|number| spool.offer(number));
+        assert_eq!(spool.mask(0), 0b1111);
+        assert_eq!(
+            [0, 1, 2, 3].map(|number| spool.get(number)),
+            [Some(object(0)), Some(object(1)), None, None]
+        );
+        assert_eq!((spool.mask(0), spool.changes()), (0b11, 6));
+        spool.put(2, &object(2));
+        assert_eq!(spool.get(2), Some(object(2)));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use proto::peer::{Part, Record, SwarmId};
 
 use super::channel::{self, Sender};
+use super::pace::Pace;
 use super::spool::Spool;
 use crate::clock::Clock;
 use crate::udp;
@@ -125,6 +126,8 @@ pub(super) struct Served {
     pub(super) key: [u8; 32],
     pub(super) spool: Spool,
     pub(super) uploads: Uploads,
+    /// `None`: as fast as the others take it.
+    pub(super) pace: Option<Arc<Pace>>,
     /// Bytes of objects that were sent.
     pub(super) sent_bytes: AtomicU64,
     /// Wakes the threads of the node.
@@ -164,6 +167,7 @@ fn serve(stream: TcpStream, may: bool, served: &Served) -> io::Result<()> {
         return sender.flush();
     }
     receiver.be_patient(IDLE_MAX)?;
+    sender.keep(served.pace.clone());
     loop {
         match receiver.record()? {
             Record::Get(part) => served.uploads.sending(|| send_part(part, &mut sender, served))?,

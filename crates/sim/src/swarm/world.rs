@@ -265,7 +265,7 @@ impl World {
                     self.agent.handle_report(now, SWARM, head.member, contact, &report);
                 }
                 Ok(Packet::Leave) => self.agent.handle_leave(SWARM, head.member, contact),
-                Ok(Packet::Request(request)) => {
+                Ok(Packet::Request(request)) if !request.direct => {
                     let choice = self.agent.handle_request(now, SWARM, head.member, &request);
                     match choice.map(|choice| choice.chosen) {
                         Some(Chosen::Member { contact, .. }) => {
@@ -273,7 +273,7 @@ impl World {
                                 return self.send(now, To::Member(holder), from, 1, bytes.to_vec());
                             }
                         }
-                        Some(Chosen::Wait { .. }) if request.blamed == 0 && !request.direct => hops = 1,
+                        Some(Chosen::Wait { .. }) if request.blamed == 0 => hops = 1,
                         _ => {}
                     }
                 }

@@ -105,7 +105,8 @@ impl Cache {
     }
 
     /// The bytes of `object` if they are cached and have the right digest.
-    pub(crate) fn get(&self, object: &ObjectRef) -> Option<Verified> {
+    #[must_use]
+    pub fn get(&self, object: &ObjectRef) -> Option<Verified> {
         let path = self.path_of(object);
         // Opening a FIFO must not block.
         let nonblock = OFlags::NONBLOCK.bits().cast_signed();
@@ -123,6 +124,13 @@ impl Cache {
         // If the time can't be set, the file only looks older than it is.
         let _ = rustix::fs::futimens(&file, &Timestamps { last_access: keep, last_modification: now });
         Some(found)
+    }
+
+    /// Whether an object is cached, as far as its length tells.
+    #[must_use]
+    pub fn holds(&self, object: &ObjectRef) -> bool {
+        let found = std::fs::symlink_metadata(self.path_of(object));
+        found.is_ok_and(|found| found.is_file() && found.len() == u64::from(object.len))
     }
 
     /// Caches `bytes`, which were verified against the digest of `object`. A failure is not an error: the cache is

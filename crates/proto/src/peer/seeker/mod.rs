@@ -406,7 +406,7 @@ impl Seeker {
 
     fn request(&self, now: Instant, part: Part) -> Request {
         let (avoided, blamed) = self.known.avoided(now);
-        Request { part, avoided, blamed, direct: false }
+        Request { part, avoided, blamed, direct: self.patience.is_direct(now) }
     }
 
     fn pull(&mut self, now: Instant, member: MemberId, address: SocketAddr, part: Part) {

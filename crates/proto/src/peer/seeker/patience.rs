@@ -7,6 +7,8 @@ use base::{Duration, Instant};
 /// sends something.
 const PATIENCE: Duration = Duration::from_secs(10);
 const HALVED_MAX: u32 = 5;
+/// After that only the server answers its requests, for this time: what an agent on a switch believes is not verified.
+const DIRECT_FOR: Duration = Duration::from_secs(60);
 /// After so many offers in a row of members that are avoided the server is asked.
 const REFUSED_MAX: u32 = 8;
 
@@ -16,6 +18,8 @@ pub(super) struct Patience {
     /// When the first request was sent, or the last object arrived.
     progressed: Option<Instant>,
     halved: u32,
+    /// Until when only the server may answer.
+    direct_until: Option<Instant>,
     /// Offers in a row of members that are avoided.
     refused: u32,
 }
@@ -39,8 +43,14 @@ impl Patience {
         let lost = self.progressed.is_some_and(|at| now.since(at) >= PATIENCE / (1 << self.halved));
         if lost {
             self.halved = (self.halved + 1).min(HALVED_MAX);
+            self.direct_until = Some(now + DIRECT_FOR);
         }
         lost
+    }
+
+    /// Whether only the server may answer requests now.
+    pub(super) fn is_direct(&self, now: Instant) -> bool {
+        self.direct_until.is_some_and(|until| now < until)
     }
 
     /// The member that was offered is not avoided.

@@ -424,3 +424,15 @@ fn who_stalls_is_replaced_before_the_server_is_asked() {
     assert_eq!(asked, [(Source::Member(MemberId(1)), 0), (Source::Member(MemberId(2)), 5)]);
     assert_eq!((seeker.counters().overdue, seeker.counters().from_members), (0, 16));
 }
+
+#[test]
+fn who_got_nothing_for_long_lets_only_the_server_answer_for_a_minute() {
+    let mut seeker = seeker(320, 0);
+    let mut is_direct = |ms| {
+        let (number, request) = seeker.poll_request(at(ms)).expect("a request");
+        let wait = Offer { part: request.part, offered: Offered::Wait { milliseconds: 25 } };
+        seeker.handle_offer(at(ms), number, SERVER, &wait);
+        request.direct
+    };
+    assert_eq!([0, 10_000, 10_100, 70_000, 131_000].map(&mut is_direct), [false, false, true, true, false]);
+}

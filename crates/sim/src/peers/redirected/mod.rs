@@ -153,7 +153,7 @@ impl Redirected {
                 redirector.handle_report(now, SWARM, *member, contact, report);
             }
             Message::Leave(member) => redirector.handle_leave(SWARM, *member, contact),
-            Message::Request(member, number, request, 0) => {
+            Message::Request(member, number, request, 0) if !request.direct => {
                 let choice = redirector.handle_request(now, SWARM, *member, request);
                 let to = match choice.map(|choice| choice.chosen) {
                     Some(Chosen::Member { member, .. }) => Some(place(member)),
