@@ -117,11 +117,7 @@ pub(crate) fn boot(start: &Start, with: With, folder: &Path) -> Result<Arc<Mirro
     let manifest = Manifest::decode(&manifest).map_err(|error| words(&error))?;
     let source = Source::server("server", Arc::clone(&client));
     let spool = SpoolLimits::of_attached_disk();
-    let swarm = Swarm::of(
-        &client,
-        PeerOptions { serves: true, spool, place: 0, upload_bytes_per_second: None },
-        |_| {},
-    );
+    let swarm = Swarm::of(&client, PeerOptions { spool, ..PeerOptions::of_this_machine() }, |_| {});
     let source = if with == With::Peers { source.with_peers(&swarm, None) } else { source };
     let mirror =
         Mirror::create(&folder.join("attached"), &manifest, vec![source], &MirrorOptions::default())?;

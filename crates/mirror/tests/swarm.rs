@@ -85,12 +85,7 @@ impl Room {
         let join = move |manifest: &Manifest| {
             let spool = SpoolLimits::of_attached_disk();
             let grant = room.admit(room.name(manifest));
-            Node::start(
-                grant,
-                HERE,
-                PeerOptions { serves: true, spool, place: 0, upload_bytes_per_second: None },
-            )
-            .map(Some)
+            Node::start(grant, HERE, PeerOptions { spool, ..PeerOptions::of_this_machine() }).map(Some)
         };
         self.disk_that_joins(name, cache, join)
     }

@@ -52,7 +52,7 @@ struct Keeper {
 
 impl Taker for Keeper {
     fn object(&self, id: u64) -> Option<ObjectRef> {
-        self.version.catalogue.objects().get(usize::try_from(id).ok()?).copied()
+        self.version.object(id)
     }
 
     fn take(&self, id: u64, bytes: Bytes) -> base::Result<bool> {

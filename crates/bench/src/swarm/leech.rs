@@ -1,7 +1,6 @@
 //! Members that get what others hold, and hold nothing themselves.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{Error, ErrorKind};
@@ -28,7 +27,7 @@ struct Leech {
 
 impl Taker for Leech {
     fn object(&self, id: u64) -> Option<ObjectRef> {
-        self.version.catalogue.objects().get(usize::try_from(id).ok()?).copied()
+        self.version.object(id)
     }
 
     fn take(&self, id: u64, bytes: Bytes) -> base::Result<bool> {
@@ -55,16 +54,16 @@ impl ObjectSource for Nothing {
     }
 }
 
-/// Gets whatever others hold, in the order of objects from `first` on, until `over`. Returns the bytes that it got.
+/// Gets whatever others hold, in the order of objects from `first` on, until `over`.
 pub(super) fn leech(
     version: Arc<Version>,
     (_client, node): (Client, Node),
     first: u64,
     over: &Stop,
-) -> base::Result<u64> {
+) -> base::Result<()> {
     let objects = version.catalogue.objects().len() as u64;
     let ((demands, demanded), (came, coming)) = (unbounded(), unbounded());
-    let (taker, got) = (Leech { version, came }, AtomicU64::new(0));
+    let taker = Leech { version, came };
     std::thread::scope(|scope| {
         let pull = scope.spawn(|| {
             node.pull(&Want {
@@ -77,9 +76,7 @@ pub(super) fn leech(
                 alone: false,
                 limit: None,
                 demands: Some(demanded),
-                arrived: &|bytes| {
-                    got.fetch_add(bytes, Ordering::Relaxed);
-                },
+                arrived: &|_| {},
             })
         });
         let want = |object| {
@@ -105,7 +102,7 @@ pub(super) fn leech(
         }
         match pull.join().expect("a pull does not panic") {
             Err(error) if error.kind() != ErrorKind::Stopped => Err(error),
-            _ => Ok(got.load(Ordering::Relaxed)),
+            _ => Ok(()),
         }
     })
 }

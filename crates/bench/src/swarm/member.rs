@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use image::Catalogue;
+use image::{Catalogue, ObjectRef};
 use net::api::SwarmRequest;
 use net::client::{Client, ClientOptions};
 use net::peer::{Node, PeerOptions, SpoolLimits, VERSION};
@@ -29,6 +29,11 @@ impl Version {
         Ok(Self { reference, manifest: signed.digest().to_hex(), catalogue })
     }
 
+    /// Digest and length of an object.
+    pub(super) fn object(&self, id: u64) -> Option<ObjectRef> {
+        self.catalogue.objects().get(usize::try_from(id).ok()?).copied()
+    }
+
     /// Joins its swarm on a host, and serves others there if it `serves`. The connection to the server is made there,
     /// too.
     pub(super) fn join(&self, room: &Room, host: u32, serves: bool) -> Result<(Client, Node)> {
@@ -40,7 +45,7 @@ impl Version {
             peer: VERSION,
         };
         let spool = SpoolLimits { memory_bytes: 1 << 40, ..SpoolLimits::of_this_machine() };
-        let options = PeerOptions { serves, spool, place: 0, upload_bytes_per_second: None };
+        let options = PeerOptions { serves, spool, ..PeerOptions::of_this_machine() };
         let join = move || -> base::Result<(Client, Node)> {
             let client =
                 Client::connect(&format!("https://{address}:7717"), &token, ClientOptions::default())?;

@@ -242,7 +242,8 @@ fn change(settings: &mut Settings, args: &Args) -> Result<()> {
     settings.no_multicast = args.no_multicast || (settings.no_multicast && args.interface.is_none());
     args.interface.as_deref().map(interface::choose).transpose()?;
     settings.interface = args.interface.clone().or(settings.interface.take());
-    settings.no_peers = args.no_peers || (settings.no_peers && args.spool.is_none());
+    let wants_peers = args.spool.is_some() || args.upload_limit.is_some();
+    settings.no_peers = args.no_peers || (settings.no_peers && !wants_peers);
     settings.spool_bytes = args.spool.unwrap_or(settings.spool_bytes);
     settings.upload_bytes_per_second =
         args.upload_limit.map(|bits| bits / 8).or(settings.upload_bytes_per_second);
@@ -376,7 +377,7 @@ impl Connected {
 fn peers(context: &Context, settings: &Settings, client: &Arc<Client>) -> Arc<Swarm> {
     let spool = SpoolLimits { file_bytes: settings.spool_bytes, ..SpoolLimits::of_attached_disk() };
     let upload_bytes_per_second = settings.upload_bytes_per_second;
-    let options = PeerOptions { serves: true, spool, place: 0, upload_bytes_per_second };
+    let options = PeerOptions { spool, upload_bytes_per_second, ..PeerOptions::of_this_machine() };
     let output = context.output;
     Swarm::of(client, options, move |words| output.note(words))
 }

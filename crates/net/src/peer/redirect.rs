@@ -191,11 +191,8 @@ impl Shared {
                 None
             }
             Packet::Request(request) => {
-                let choice = match head.hops {
-                    0 => redirector.handle_request(now, head.swarm, head.member, &request),
-                    _ => redirector.handle_waiting(head.swarm, &request),
-                };
-                let offer = choice?.offer();
+                let (swarm, member) = (head.swarm, head.member);
+                let offer = redirector.handle_passed_on(now, swarm, member, &request, head.hops)?.offer();
                 drop(redirector);
                 let key = self.offer_key(head.swarm).into();
                 Some(seal_packet(&key, head.swarm, MemberId(0), head.number, &Packet::Offer(offer)))

@@ -286,10 +286,7 @@ impl World {
             }
             Ok(Packet::Leave) => self.server.handle_leave(SWARM, head.member, contact),
             Ok(Packet::Request(request)) => {
-                let choice = match hops {
-                    0 => self.server.handle_request(now, SWARM, head.member, &request),
-                    _ => self.server.handle_waiting(SWARM, &request),
-                };
+                let choice = self.server.handle_passed_on(now, SWARM, head.member, &request, hops);
                 if let Some(choice) = choice {
                     let offer = sealed(MemberId(0), head.number, &Packet::Offer(choice.offer()));
                     self.send(now, To::Member(from), SERVER, 0, offer);

@@ -65,13 +65,7 @@ impl Machine {
     fn join(server: &RedirectorServer, version: &Arc<Version>, rank: u32) -> Self {
         let swarm = server.swarm_of(&Digest::of(b"manifest"));
         let grant = server.admit(swarm, version.count(), rank, 0).unwrap();
-        let options = PeerOptions {
-            serves: true,
-            spool: SpoolLimits::of_this_machine(),
-            place: 0,
-            upload_bytes_per_second: None,
-        };
-        let node = Node::start(grant, HERE, options).unwrap();
+        let node = Node::start(grant, HERE, PeerOptions::of_this_machine()).unwrap();
         Self { version: Arc::clone(version), node, got: Mutex::new(vec![false; version.objects.len()]) }
     }
 

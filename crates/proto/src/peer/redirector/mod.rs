@@ -197,9 +197,19 @@ impl Redirector {
         Some(choice)
     }
 
-    /// A member asks for objects that somebody near is about to have, as an agent on a switch knows: it has no key to
-    /// say so. `None` for a swarm that nobody knows.
-    pub fn handle_waiting(&mut self, swarm: SwarmId, request: &Request) -> Option<Choice> {
+    /// [`Self::handle_request`] for who has the key to answer. A request with hops comes from an agent on a switch, which
+    /// knows that somebody near is about to have the objects, and has no key to say so.
+    pub fn handle_passed_on(
+        &mut self,
+        now: Instant,
+        swarm: SwarmId,
+        member: MemberId,
+        request: &Request,
+        hops: u8,
+    ) -> Option<Choice> {
+        if hops == 0 {
+            return self.handle_request(now, swarm, member, request);
+        }
         self.swarms.contains_key(&swarm).then(|| {
             self.counters.requests += 1;
             self.counters.waits += u64::from(request.part.count());

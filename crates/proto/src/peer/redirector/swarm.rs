@@ -263,6 +263,13 @@ impl Swarm {
         banned
     }
 
+    /// `member` will fetch these objects for its place, unless it serves nobody.
+    fn lease(&mut self, now: Instant, place: u32, member: MemberId, part: Part) {
+        if self.slots.get(&member).is_none_or(|&slot| self.members[slot].port != 0) {
+            self.leases.take(now, place, member, part);
+        }
+    }
+
     /// Chooses for a request, and says whether the member chosen is near. If it `narrows`, the answer may be about a
     /// part of the objects.
     pub(super) fn choose(
@@ -275,8 +282,6 @@ impl Swarm {
         let part = request.part;
         let known = self.slots.get(&member).map(|&slot| &self.members[slot]);
         let (place, lacks) = known.map_or((0, self.objects), |member| (member.place, member.lacks()));
-        // Who serves nobody has it for nobody else.
-        let serves = known.is_none_or(|member| member.port != 0);
         let asker = (member, lacks);
         let near = self.near(now, asker, place, request);
         let wait = (Choice::wait(part), true);
@@ -292,9 +297,7 @@ impl Swarm {
         let mut part = Part { mask: open, ..part };
         // Only what is open counts: who holds most of the rest may lack this.
         let Some(best) = self.far(now, asker, place, &Request { part, ..*request }) else {
-            if serves {
-                self.leases.take(now, place, member, part);
-            }
+            self.lease(now, place, member, part);
             let others = self.others_lack(now, member, part);
             return (Choice { part, chosen: Chosen::Nobody { others } }, false);
         };
@@ -304,9 +307,7 @@ impl Swarm {
             return wait;
         }
         part.mask = best.mask;
-        if serves {
-            self.leases.take(now, place, member, part);
-        }
+        self.lease(now, place, member, part);
         (self.assign(now, asker, &best, part.batch), false)
     }
 

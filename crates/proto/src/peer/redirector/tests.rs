@@ -78,9 +78,12 @@ fn what_nobody_has_goes_to_the_first_that_asks_and_the_others_wait() {
 #[test]
 fn who_is_to_wait_as_a_switch_says_is_told_so() {
     let mut redirector = Redirector::new(RedirectorConfig::default());
-    assert_eq!(redirector.handle_waiting(SWARM, &request(0, 1)), None, "nobody knows this swarm");
+    let passed_on = |redirector: &mut Redirector, mask| {
+        redirector.handle_passed_on(at(0), SWARM, MemberId(2), &request(0, mask), 1)
+    };
+    assert_eq!(passed_on(&mut redirector, 1), None, "nobody knows this swarm");
     tell(&mut redirector, 0, 1, 0, 0..64);
-    let choice = redirector.handle_waiting(SWARM, &request(0, 0b101)).unwrap();
+    let choice = passed_on(&mut redirector, 0b101).unwrap();
     assert!(matches!(choice.chosen, Chosen::Wait { milliseconds: 1..=1000 }), "{choice:?}");
     assert_eq!((choice.part.mask, redirector.counters().waits), (0b101, 2));
 }

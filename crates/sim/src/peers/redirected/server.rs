@@ -50,10 +50,7 @@ impl Server {
             }
             Message::Leave(member) => self.redirector.handle_leave(SWARM, member, contact(member)),
             Message::Request(member, number, request, hops) => {
-                let choice = match hops {
-                    0 => self.redirector.handle_request(now, SWARM, member, &request),
-                    _ => self.redirector.handle_waiting(SWARM, &request),
-                };
+                let choice = self.redirector.handle_passed_on(now, SWARM, member, &request, hops);
                 if let Some(choice) = choice {
                     stage.tell(server, super::place(member), Message::Offer(number, choice.offer()));
                 }
