@@ -197,8 +197,8 @@ impl Redirector {
         Some(choice)
     }
 
-    /// [`Self::handle_request`] for who has the key to answer. A request with hops comes from an agent on a switch, which
-    /// knows that somebody near is about to have the objects, and has no key to say so.
+    /// [`Self::handle_request`] for who has the key to answer. A request with hops comes from an agent on a switch,
+    /// which knows that somebody near is about to have the objects, and has no key to say so.
     pub fn handle_passed_on(
         &mut self,
         now: Instant,
