@@ -182,7 +182,15 @@ mod tests {
     fn metrics_have_a_help_a_type_and_a_value_each() {
         let text = metrics(&SwitchStatus { members: 3, ..SwitchStatus::default() });
         assert!(text.contains("\ndiskcast_switch_members 3\n"), "{text}");
-        assert_eq!(text.matches("# HELP").count(), text.matches("# TYPE").count());
-        assert_eq!(text.lines().count(), 3 * 14);
+        let values: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(values.len() > counters(&SwitchStatus::default()).len());
+        assert_eq!(text.lines().count(), 3 * values.len());
+        for value in values {
+            let (name, number) = value.split_once(' ').unwrap();
+            assert!(number.parse::<u64>().is_ok(), "{value}");
+            for comment in [format!("# HELP {name} "), format!("# TYPE {name} ")] {
+                assert_eq!(text.matches(&comment).count(), 1, "{name}");
+            }
+        }
     }
 }
