@@ -10,6 +10,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use proto::peer::Availability;
+use rustix::buffer::spare_capacity;
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
+use rustix::io::{Errno, pread};
 
 /// How much a spool may hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,10 +55,12 @@ fn available_memory() -> Option<u64> {
 
 enum Place {
     Nowhere,
-    Memory(Bytes),
-    File {
+    /// It is being written.
+    Coming,
+    Held {
+        store: usize,
         offset: u64,
-        len: u32,
+        len: usize,
     },
     /// On the shelf.
     Shelf,
@@ -76,11 +81,19 @@ pub struct Spool {
 struct State {
     places: Vec<Place>,
     held: Availability,
-    memory_bytes: u64,
-    /// Shared, so that it is read without the lock.
+    /// In memory, and on a disk.
+    stores: [Store; 2],
+}
+
+/// A file that grows. In memory, too: what is written to a file in memory costs no page faults and is not cleared
+/// first, and the buffers in which objects arrive stay warm, since nobody keeps them.
+struct Store {
+    open: fn(&SpoolLimits) -> std::io::Result<File>,
+    /// Shared, so that it is written and read without the lock.
     file: Option<Arc<File>>,
-    file_bytes: u64,
-    /// The file failed: nothing more is put there.
+    bytes: u64,
+    limit: u64,
+    /// Nothing more is put there.
     failed: bool,
 }
 
@@ -90,32 +103,39 @@ impl Spool {
     pub fn new(objects: u32, limits: SpoolLimits) -> Self {
         let places = (0..objects).map(|_| Place::Nowhere).collect();
         let held = Availability::none(objects);
-        let state = State { places, held, memory_bytes: 0, file: None, file_bytes: 0, failed: false };
-        Self { limits, state: RwLock::new(state), shelf: OnceLock::new(), changes: AtomicU64::new(0) }
+        let store = |open, limit| Store { open, file: None, bytes: 0, limit, failed: false };
+        let stores = [store(file_in_memory, limits.memory_bytes), store(file_on_disk, limits.file_bytes)];
+        let state = RwLock::new(State { places, held, stores });
+        Self { limits, state, shelf: OnceLock::new(), changes: AtomicU64::new(0) }
     }
 
     /// Keeps a verified object, if there is room.
-    pub fn put(&self, object: u64, bytes: &Bytes) {
+    pub fn put(&self, object: u64, bytes: &[u8]) {
         let Ok(index) = usize::try_from(object) else { return };
-        let len = bytes.len() as u64;
-        let mut state = self.state.write();
-        if !matches!(state.places.get(index), Some(Place::Nowhere)) {
-            return;
-        }
-        let place = if state.memory_bytes + len <= self.limits.memory_bytes {
-            state.memory_bytes += len;
-            // A part of a bundle's buffer keeps all of that; the other parts are kept, too.
-            Place::Memory(bytes.clone())
-        } else {
-            match state.put_into_file(bytes, &self.limits) {
-                Some(place) => place,
-                None => return,
+        while let Some((store, file, offset)) = self.reserve(index, bytes.len()) {
+            let written = file.write_all_at(bytes, offset);
+            let state = &mut *self.state.write();
+            if written.is_ok() {
+                state.places[index] = Place::Held { store, offset, len: bytes.len() };
+                state.held.set(object, true);
+                self.changes.fetch_add(1, Ordering::Release);
+                return;
             }
-        };
-        state.places[index] = place;
-        state.held.set(object, true);
-        drop(state);
-        self.changes.fetch_add(1, Ordering::Release);
+            state.places[index] = Place::Nowhere;
+            state.stores[store].failed = true;
+        }
+    }
+
+    /// Room for an object that is nowhere: the number of a store, its file and an offset.
+    fn reserve(&self, index: usize, len: usize) -> Option<(usize, Arc<File>, u64)> {
+        let state = &mut *self.state.write();
+        let place = state.places.get_mut(index).filter(|place| matches!(place, Place::Nowhere))?;
+        let found = state.stores.iter_mut().enumerate().find_map(|(number, store)| {
+            let (file, offset) = store.reserve(len as u64, &self.limits)?;
+            Some((number, file, offset))
+        })?;
+        *place = Place::Coming;
+        Some(found)
     }
 
     /// What [`Self::offer`] offers comes from `shelf` when it is asked for, verified. Only the first shelf counts.
@@ -153,18 +173,15 @@ impl Spool {
     pub fn get(&self, object: u64) -> Option<Bytes> {
         let state = self.state.read();
         match state.places.get(usize::try_from(object).ok()?)? {
-            Place::Nowhere => None,
-            Place::Memory(bytes) => Some(bytes.clone()),
+            Place::Nowhere | Place::Coming => None,
             Place::Shelf => {
                 drop(state);
                 self.get_from_shelf(object)
             }
-            &Place::File { offset, len } => {
-                let file = Arc::clone(state.file.as_ref()?);
+            &Place::Held { store, offset, len } => {
+                let file = Arc::clone(state.stores[store].file.as_ref()?);
                 drop(state);
-                let mut bytes = vec![0; len as usize];
-                file.read_exact_at(&mut bytes, offset).ok()?;
-                Some(bytes.into())
+                read(&file, offset, len)
             }
         }
     }
@@ -187,29 +204,43 @@ impl Spool {
     }
 }
 
-impl State {
-    fn put_into_file(&mut self, bytes: &Bytes, limits: &SpoolLimits) -> Option<Place> {
-        let len = bytes.len() as u64;
-        if self.failed || self.file_bytes + len > limits.file_bytes {
+impl Store {
+    fn reserve(&mut self, len: u64, limits: &SpoolLimits) -> Option<(Arc<File>, u64)> {
+        if self.failed || self.bytes + len > self.limit {
             return None;
         }
-        let offset = self.file_bytes;
-        let written = (|| -> std::io::Result<()> {
-            if self.file.is_none() {
-                self.file = Some(Arc::new(tempfile(limits)?));
-            }
-            self.file.as_ref().expect("just made").write_all_at(bytes, offset)
-        })();
-        self.failed = written.is_err();
-        written.ok()?;
-        self.file_bytes += len;
-        Some(Place::File { offset, len: u32::try_from(len).ok()? })
+        if self.file.is_none() {
+            self.file = (self.open)(limits).ok().map(Arc::new);
+            self.failed = self.file.is_none();
+        }
+        let file = Arc::clone(self.file.as_ref()?);
+        let offset = self.bytes;
+        self.bytes += len;
+        Some((file, offset))
     }
 }
 
+/// `len` bytes of a file; `None` if it cannot be read.
+fn read(file: &File, offset: u64, len: usize) -> Option<Bytes> {
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let from = offset + bytes.len() as u64;
+        match pread(file, spare_capacity(&mut bytes), from) {
+            Ok(0) => return None,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    bytes.truncate(len);
+    Some(bytes.into())
+}
+
+fn file_in_memory(_: &SpoolLimits) -> std::io::Result<File> {
+    Ok(memfd_create("diskcast objects for others", MemfdFlags::CLOEXEC)?.into())
+}
+
 /// A file without a name.
-fn tempfile(limits: &SpoolLimits) -> std::io::Result<File> {
-    use rustix::fs::{Mode, OFlags, open};
+fn file_on_disk(limits: &SpoolLimits) -> std::io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(open(&limits.folder, flags, Mode::RUSR | Mode::WUSR)?.into())
 }
@@ -260,5 +291,15 @@ mod tests {
         let spool = Spool::new(8, limits);
         (0..3).for_each(|number| spool.put(number.into(), &object(number)));
         assert_eq!(spool.held().count(), 1);
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_written_is_left_for_the_next() {
+        let limits = SpoolLimits { memory_bytes: 1000, file_bytes: 200, folder: std::env::temp_dir() };
+        let spool = Spool::new(8, limits);
+        spool.state.write().stores[0].open = |_| File::open("/dev/null");
+        (0..3).for_each(|number| spool.put(number.into(), &object(number)));
+        assert_eq!(spool.mask(0), 0b11);
+        assert_eq!([0, 1, 2].map(|number| spool.get(number)), [Some(object(0)), Some(object(1)), None]);
     }
 }

@@ -197,7 +197,7 @@ fn a_liar_is_left_after_its_first_object() {
     for object in 0..64 {
         let mut wrong = version.objects[object as usize].1.to_vec();
         wrong[0] ^= 1;
-        liar.node.spool().put(object, &wrong.into());
+        liar.node.spool().put(object, &wrong);
     }
     honest.fill(0..64);
     until_held(&server, 64);

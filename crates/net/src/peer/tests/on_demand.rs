@@ -133,7 +133,7 @@ fn a_liar_costs_an_object_on_demand_once() {
     for object in 0..64 {
         let mut wrong = version.objects[object as usize].1.to_vec();
         wrong[0] ^= 1;
-        liar.node.spool().put(object, &wrong.into());
+        liar.node.spool().put(object, &wrong);
     }
     until_held(&server, 64);
     let pulled = on_demand(&asker, &*version, |pulling| {
