@@ -41,14 +41,15 @@ const GIGABIT: u64 = 1_000_000_000;
 /// A run of another tool is stopped when it takes this many times as long as diskcast.
 const PATIENCE: f64 = 4.0;
 
-/// The times of each host until its program ended, of all runs.
-fn ours(context: &Context, repo: &Path, load: &Load, hosts: u32, rate: u64) -> Result<Vec<Vec<f64>>> {
-    let mut runs = vec![];
+/// The times of each host until its program ended, of all runs; and those until it had received everything.
+fn ours(context: &Context, repo: &Path, load: &Load, hosts: u32, rate: u64) -> Result<[Vec<Vec<f64>>; 2]> {
+    let (mut ended, mut received) = (vec![], vec![]);
     for _ in 0..RUNS {
         let done = fetch(context, repo, load, (hosts, rate), 0, |_| Duration::ZERO)?;
-        runs.push(done.fetched.iter().map(|host| host.ended).collect());
+        ended.push(done.fetched.iter().map(|host| host.ended).collect());
+        received.push(done.fetched.iter().map(|host| host.received).collect());
     }
-    Ok(runs)
+    Ok([ended, received])
 }
 
 /// The median time of the last host with another tool, in seconds.
@@ -72,7 +73,7 @@ fn last(runs: &[Vec<f64>]) -> f64 {
 fn one_host(context: &Context) -> Result<Vec<Figure>> {
     let (repo, loads) = library(context, &[1024], false)?;
     let load = &loads[0];
-    let runs = ours(context, &repo, load, 1, GIGABIT)?;
+    let [runs, _] = ours(context, &repo, load, 1, GIGABIT)?;
     let file = load::random_file(context, 1024 << 20)?;
     let curl = theirs(context, tool("curl")?, &file, (1, GIGABIT), last(&runs))?;
     std::fs::remove_file(file)?;
@@ -92,7 +93,7 @@ fn vs_best(context: &Context) -> Result<Vec<Figure>> {
         [(1, GIGABIT, 0), (2, GIGABIT, 0), (4, GIGABIT, 0), (8, GIGABIT, 0), (16, GIGABIT / 5, 1)]
     {
         let (load, file) = (&loads[size], &files[size]);
-        let runs = ours(context, &repo, load, hosts, rate)?;
+        let [runs, received] = ours(context, &repo, load, hosts, rate)?;
         let time = last(&runs);
         let aria2 = theirs(context, tool("aria2")?, file, (hosts, rate), time)?;
         let chain = theirs(context, tool("chain")?, file, (hosts, rate), time)?;
@@ -111,7 +112,7 @@ fn vs_best(context: &Context) -> Result<Vec<Figure>> {
         rows.push(json!({
             "hosts": hosts, "rate Mbit/s": rate / 1_000_000, "workload": load.words, "diskcast s": time,
             "multicast alone s": alone, "chain s": chain, "aria2 s": aria2, "over the best": time / best,
-            "last over mean": spread,
+            "last over mean": spread, "diskcast received s": last(&received),
         }));
     }
     for file in files {
