@@ -124,14 +124,14 @@ impl Sessions {
         })
     }
 
-    /// Admits the client at `peer` to the session of `version`, and starts the session if it does not run. Other
-    /// machines hold `held` together, from which it can get objects. Blocks.
+    /// Admits the client at `peer` to the session of `version`, and starts the session if it does not run. It can get
+    /// objects from other machines, if there are any, which reported that they hold `held` together. Blocks.
     pub(crate) fn join(
         &self,
         request: &SessionRequest,
         version: &SignedManifest,
         peer: SocketAddr,
-        held: Vec<Range<u32>>,
+        held: Option<Vec<Range<u32>>>,
     ) -> Result<SessionGrant, Failure> {
         let options = self.options.as_ref().ok_or_else(|| refused("this server offers no multicast"))?;
         // A machine that joins again and again gets the image by unicast.
@@ -162,7 +162,7 @@ impl Sessions {
         version: &SignedManifest,
         options: &MulticastOptions,
         interface: Interface,
-        (request, peer, held): (&SessionRequest, SocketAddr, Vec<Range<u32>>),
+        (request, peer, held): (&SessionRequest, SocketAddr, Option<Vec<Range<u32>>>),
     ) -> Result<SessionGrant, Failure> {
         let mut running = slot.lock();
         if running.as_ref().is_none_or(Running::is_over) {
@@ -176,7 +176,7 @@ impl Sessions {
         }
         let session = &running.as_ref().expect("just started").session;
         let mut grant = session.admit(request, peer.ip()).map_err(|error| refused(&base::chain(&error)))?;
-        grant.elsewhere = session.elsewhere(held);
+        grant.elsewhere = held.map(|held| session.elsewhere(held)).unwrap_or_default();
         self.receivers.admit(session.id(), peer.ip());
         Ok(grant)
     }

@@ -82,10 +82,11 @@ impl Swarms {
         self.names.lock().get(&swarm).is_some_and(|of| of.joined.wrapping_sub(rank) > 1)
     }
 
-    /// What the members of a version's swarm hold together.
-    pub(crate) fn held(&self, manifest: &Digest) -> Vec<Range<u32>> {
-        let redirector = self.redirector.as_ref().ok();
-        redirector.map(|redirector| redirector.held(redirector.swarm_of(manifest))).unwrap_or_default()
+    /// What the members of a version's swarm hold together; `None` if there are fewer than two of them.
+    pub(crate) fn held(&self, manifest: &Digest) -> Option<Vec<Range<u32>>> {
+        let redirector = self.redirector.as_ref().ok()?;
+        let swarm = redirector.swarm_of(manifest);
+        (redirector.view(swarm).members > 1).then(|| redirector.held(swarm))
     }
 
     /// The swarms that have members.

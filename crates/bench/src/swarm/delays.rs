@@ -92,7 +92,8 @@ impl Scene<'_> {
     fn at(&self, delay: f64) -> Result<Vec<Cost>> {
         if delay == 0.0 {
             let runs = |at| -> Result<Cost> {
-                let runs = (0..RUNS).map(|_| self.run(at, delay)).collect::<Result<Vec<_>>>()?;
+                // An object more or less is 1.4 % of the image.
+                let runs = (0..3 * RUNS).map(|_| self.run(at, delay)).collect::<Result<Vec<_>>>()?;
                 let of = |value: fn(&Cost) -> f64| median(&runs.iter().map(value).collect::<Vec<_>>());
                 Ok(Cost { images: of(|run| run.images), seconds: of(|run| run.seconds) })
             };

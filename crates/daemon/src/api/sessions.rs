@@ -57,7 +57,7 @@ pub(super) async fn join(
             true => app.repository.signed_manifest(&reference)?.0,
             false => app.version_meant(&reference, &request.manifest)?,
         };
-        let held = if request.peers { app.swarms.held(&version.digest()) } else { Vec::new() };
+        let held = if request.peers { app.swarms.held(&version.digest()) } else { None };
         app.sessions.join(&request, &version, peer, held)
     });
     Ok(Json(grant.await?))

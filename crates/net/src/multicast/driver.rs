@@ -162,9 +162,6 @@ impl Driver {
     /// already, or others hold them.
     fn elsewhere(&self, held: &[Range<u32>]) -> Vec<(u64, u64)> {
         let mut runs = RunSet::new();
-        if held.is_empty() {
-            return Vec::new();
-        }
         let is_held = |stored: &Range<u64>| {
             let at = held.partition_point(|run| u64::from(run.end) <= stored.start);
             held.get(at)

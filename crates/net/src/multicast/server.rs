@@ -164,12 +164,12 @@ impl SessionServer {
         })
     }
 
-    /// Runs of stored objects, `(first, count)`, that a new receiver should get from other machines, which hold `held`
-    /// together: nobody waits for them here, and they went out already, or others hold them.
+    /// Runs of stored objects, `(first, count)`, that a new receiver should get from other machines, whose reports
+    /// say that they hold `held` together: nobody waits for them here, and they went out already, or others hold them.
     #[must_use]
     pub fn elsewhere(&self, held: Vec<Range<u32>>) -> Vec<(u64, u64)> {
         // A session for attached disks has an order of its own.
-        if held.is_empty() || self.shared.config.order.is_some() {
+        if self.shared.config.order.is_some() {
             return Vec::new();
         }
         let (reply, answer) = bounded(1);
