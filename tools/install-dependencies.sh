@@ -28,8 +28,8 @@ packages=(
     iproute2 nftables ethtool                           # the lab: namespaces, links, loss
     e2fsprogs dosfstools mtools gdisk fdisk mount       # disks and filesystems to test against
     parted                                              # and partition tables of other systems
-    xfsprogs btrfs-progs f2fs-tools jfsutils            # and some that are captured whole
-    reiserfsprogs ntfs-3g exfatprogs udftools
+    xfsprogs btrfs-progs f2fs-tools jfsutils attr       # and some that are captured whole
+    reiserfsprogs ntfs-3g exfatprogs exfat-fuse udftools
     bcache-tools cryptsetup-bin
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it

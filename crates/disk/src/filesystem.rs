@@ -1,9 +1,14 @@
 //! Finds out which filesystem a volume holds and which of its sectors matter. There is one file per filesystem. To add
 //! one, implement [`AllocationReader`] for a new type and add that to [`READERS`].
 
+mod bitmap;
+mod checksum;
+mod exfat;
 mod ext;
 mod fat;
+mod ntfs;
 mod swap;
+mod xfs;
 
 use base::{Error, ErrorKind, Extent, Result};
 
@@ -32,7 +37,8 @@ trait AllocationReader: Sync {
 }
 
 /// All readers. Their order does not matter: a volume with signatures of two of them is captured whole.
-static READERS: [&dyn AllocationReader; 3] = [&ext::Ext, &fat::Fat, &swap::Swap];
+static READERS: [&dyn AllocationReader; 6] =
+    [&exfat::Exfat, &ext::Ext, &fat::Fat, &ntfs::Ntfs, &swap::Swap, &xfs::Xfs];
 
 /// The sectors of a filesystem that matter, counted from the start of its volume.
 struct Allocation {

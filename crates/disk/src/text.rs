@@ -25,6 +25,11 @@ pub(crate) fn some_uuid(bytes: &[u8; 16]) -> Option<String> {
     (*bytes != [0; 16]).then(|| uuid(bytes))
 }
 
+/// Formats the serial number of a FAT or exFAT as `0123-ABCD`.
+pub(crate) fn serial(number: u32) -> String {
+    format!("{:04X}-{:04X}", number >> 16, number & 0xFFFF)
+}
+
 /// The label in `field`: ends at the first zero byte, or with the field. Trailing blanks are removed; `None` if nothing
 /// is left.
 pub(crate) fn label(field: &[u8]) -> Option<String> {

@@ -286,8 +286,7 @@ impl AllocationReader for Fat {
     fn probe(&self, volume: &Volume) -> Result<Option<Filesystem>> {
         let filesystem = |boot: Boot| Filesystem {
             kind: "vfat",
-            uuid: (boot.serial != 0)
-                .then(|| format!("{:04X}-{:04X}", boot.serial >> 16, boot.serial & 0xFFFF)),
+            uuid: (boot.serial != 0).then(|| text::serial(boot.serial)),
             block_bytes: u32::try_from(boot.sector_bytes * boot.cluster_sectors).unwrap_or(0),
             label: boot.label,
             understood: false,

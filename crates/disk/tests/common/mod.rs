@@ -87,6 +87,30 @@ impl Drop for Loop {
     }
 }
 
+/// A mounted image, unmounted when dropped.
+pub(crate) struct Mounted {
+    pub(crate) folder: PathBuf,
+    _device: Loop,
+}
+
+impl Mounted {
+    /// Mounts an image by a command that takes a device and a folder.
+    pub(crate) fn by(command: &str, image: &Path, folder: PathBuf) -> Self {
+        fs::create_dir_all(&folder).unwrap();
+        let device = Loop::over(image, "");
+        run(command, &[&device.0, &folder]);
+        Self { folder, _device: device }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // A program that another thread of the tests starts has its open files for a moment.
+        let gone = (0..200).any(|_| output("umount", &[&self.folder]).status.success());
+        assert!(gone || std::thread::panicking());
+    }
+}
+
 pub(crate) fn copy_sectors(source: &Path, target: &Path, sectors: &ExtentSet) {
     let source = open_source(source).unwrap();
     let target = File::options().write(true).open(target).unwrap();

@@ -4,8 +4,8 @@ use base::Result;
 use base::limits::SECTOR_BYTES;
 use base::wire::{Reader, Truncated};
 
+use super::super::checksum::crc32c;
 use super::super::{Why, require};
-use super::checksum::crc32c;
 use crate::text;
 use crate::volume::Volume;
 

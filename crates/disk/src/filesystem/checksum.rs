@@ -1,5 +1,5 @@
-//! The two checksums of ext4: crc32c and crc16. As in Linux, both start from all ones and the result is not inverted,
-//! so that one call can continue the checksum of another.
+//! The checksums of ext4 and XFS: crc32c and crc16. As in Linux, both start from all ones and the result is not
+//! inverted, so that one call can continue the checksum of another.
 
 use crc::{Algorithm, CRC_16_MODBUS, CRC_32_ISCSI, Crc, Table};
 
