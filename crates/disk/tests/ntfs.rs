@@ -6,14 +6,15 @@
 mod common;
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use base::Chance;
-use common::{Bench, Mounted, have, is_root, map_of, paths, run};
+use common::{
+    Bench, Mounted, assert_left_out, assert_noticed, assert_same_files, assert_understood, have, is_root,
+    map_of, run, scatter,
+};
 
-const TOOLS: &[&str] = &["mkntfs", "ntfs-3g", "ntfsfix", "ntfsinfo", "umount", "blkid"];
+const TOOLS: &[&str] = &["mkntfs", "ntfs-3g", "ntfsfix", "ntfsinfo", "ntfscluster", "umount", "blkid"];
 
 /// mkntfs options, size in MiB, and cluster size in bytes.
 const MATRIX: &[(&str, u64, u32)] = &[
@@ -26,41 +27,12 @@ const MATRIX: &[(&str, u64, u32)] = &[
 ];
 
 fn fill(root: &Path, mib: u64) {
-    for folder in ["folder/deeper", "many", "compressed"] {
-        fs::create_dir_all(root.join(folder)).unwrap();
-    }
-    let mut chance = Chance::from_seed(mib);
-    let data = |chance: &mut Chance, most: u64| {
-        let mut bytes = vec![0; chance.below(most) as usize];
-        chance.fill(&mut bytes);
-        bytes
-    };
-    for n in 0..60 {
-        let folder = ["", "folder", "folder/deeper"][n % 3];
-        let bytes = data(&mut chance, 20_000);
-        fs::write(root.join(folder).join(format!("a long name \u{1F4BE} {n}.data")), bytes).unwrap();
-    }
-    for n in 0..400 {
-        fs::write(root.join(format!("many/a file with a rather long name {n}")), data(&mut chance, 900))
-            .unwrap();
-    }
-    (0..400).step_by(3).for_each(|n| {
-        fs::remove_file(root.join(format!("many/a file with a rather long name {n}"))).unwrap();
-    });
+    scatter(root, mib, 400, 200);
     fs::hard_link(root.join("folder/a long name \u{1F4BE} 1.data"), root.join("hard link")).unwrap();
     std::os::unix::fs::symlink("hard link", root.join("symbolic link")).unwrap();
     let hole = File::create(root.join("with a hole")).unwrap();
     hole.set_len(1 << 20).unwrap();
     hole.write_all_at(b"behind the hole", 900_000).unwrap();
-    // Two files that grow in turn are in many pieces; their lists of pieces need records of their own.
-    let mut files = ["one", "other"].map(|name| File::create(root.join(name)).unwrap());
-    for _ in 0..200 {
-        for file in &mut files {
-            file.write_all(&data(&mut chance, 9000)).unwrap();
-            file.sync_all().unwrap();
-        }
-    }
-    files[0].set_len(300_000).unwrap();
 }
 
 fn make(bench: &Bench, options: &str, mib: u64) -> PathBuf {
@@ -80,15 +52,7 @@ fn assert_same(bench: &Bench, image: &Path, restored: &Path, without: &[&str], c
     assert_sound(restored);
     let [there, here] = [(image, "there"), (restored, "here")]
         .map(|(image, name)| Mounted::by("ntfs-3g -o ro", image, bench.tree(name)));
-    assert_eq!(paths(&there.folder), paths(&here.folder), "{context}");
-    let names = paths(&there.folder);
-    let names = names.iter().filter(|name| !without.iter().any(|without| name.ends_with(without)));
-    for name in names.filter(|name| there.folder.join(name).is_file()) {
-        assert!(
-            fs::read(there.folder.join(name)).unwrap() == fs::read(here.folder.join(name)).unwrap(),
-            "{name:?}"
-        );
-    }
+    assert_same_files(&there.folder, &here.folder, without, context);
 }
 
 /// A number that ntfsinfo prints.
@@ -106,23 +70,12 @@ fn restored_disks_are_whole_and_free_clusters_are_left_out() {
         let bench = Bench::new();
         let image = make(&bench, options, mib);
         let map = map_of(&image);
-        assert_eq!(map.warnings, [""; 0], "mkntfs {options}");
-        let filesystem = map.partitions[0].filesystem.as_ref().unwrap();
-        assert!(filesystem.understood, "mkntfs {options}");
-        let tag = |name: &str| run(&format!("blkid -p -o value -s {name}"), &[&image]).trim_end().to_owned();
-        assert_eq!(
-            (filesystem.uuid.clone(), filesystem.label.clone()),
-            (Some(tag("UUID")), Some(tag("LABEL")))
-        );
+        let filesystem = assert_understood(&map, &image, options);
         assert_eq!(filesystem.block_bytes, cluster_bytes, "mkntfs {options}");
 
         let info = run("ntfsinfo -m", &[&image]);
         let free = number(&info, "Free Clusters") * u64::from(cluster_bytes) / 512;
-        // A survey captures both ends, used or not.
-        let taken_anyway: u64 = common::ends(map.window).iter().map(|end| end.count).sum();
-        let left_out = map.allocated.gaps_within(map.window).sectors();
-        let range = free.saturating_sub(taken_anyway)..=free;
-        assert!(range.contains(&left_out), "{left_out} free sectors, not {range:?}, mkntfs {options}");
+        assert_left_out(&map, free, options);
 
         let restored = bench.restore(&image, &map);
         assert_same(&bench, &image, &restored, &[], options);
@@ -152,8 +105,7 @@ fn swap_files_are_left_out_unless_a_system_sleeps() {
     let more = (map.allocated.sectors() - before) * 512;
     assert!((2 << 20..3 << 20).contains(&more), "{more} bytes more");
     let restored = bench.restore(&image, &map);
-    let left_out = swap.map(|name| name.to_owned());
-    assert_same(&bench, &image, &restored, &left_out.each_ref().map(String::as_str), "without swap files");
+    assert_same(&bench, &image, &restored, &swap, "without swap files");
 
     {
         let root = Mounted::by("ntfs-3g", &image, bench.tree("asleep"));
@@ -186,21 +138,48 @@ fn dirty_or_contradictory_is_taken_whole() {
     // The attribute of the volume's version and flags, and its value.
     let information = find(record(3), &[0x70, 0, 0, 0]);
     let flags = information + usize::from(sound[information + 20]) + 10;
-    let log_at = find(record(2), &[0x80, 0, 0, 0]);
-    let cases: [(usize, u8, &str); 5] = [
-        (flags, 1, "marked for a check"),
-        (flags - 2, 4, "unknown version"),
-        (record(7) + 510, !sound[record(7) + 510], "file record 7 is damaged"),
-        (record(8), b'B', "file record 8 is damaged"),
-        (log_at + 64, 0x41, ""),
-    ];
-    for (offset, byte, why) in cases {
-        let disk = File::options().write(true).open(&image).unwrap();
-        disk.write_all_at(&[byte], offset as u64).unwrap();
-        let map = map_of(&image);
-        assert!(map.allocated.contains(map.window), "byte {byte:#x} at {offset}, {why}");
-        assert!(map.warnings.iter().any(|warning| warning.contains(why)), "{why}: {:?}", map.warnings);
-        disk.write_all_at(&sound[offset..=offset], offset as u64).unwrap();
+    let runs_of_log = find(record(2), &[0x80, 0, 0, 0]) + 64;
+    let torn = [!sound[record(7) + 510]];
+    assert_noticed(
+        &image,
+        &[
+            (flags, &[1], "marked for a check"),
+            (flags - 2, &[4], "unknown version"),
+            (record(7) + 510, &torn, "file record 7 is damaged"),
+            (record(8), b"B", "file record 8 is damaged"),
+            (runs_of_log, &[0x41], "a run of a file has no clusters"),
+        ],
+    );
+}
+
+/// The journal of a volume that is in use, or was not unmounted, has a client.
+#[test]
+fn a_journal_with_a_client_is_not_clean() {
+    if !have(TOOLS) || !is_root() {
+        return;
     }
-    assert_eq!(map_of(&image).warnings, [""; 0]);
+    let bench = Bench::new();
+    let image = make(&bench, "-c 4096", 48);
+    let clusters = run("ntfscluster -f -I 2", &[&image]);
+    let runs =
+        clusters.lines().map(|line| line.split_whitespace().map(str::parse::<usize>).collect::<Vec<_>>());
+    let mut start = runs.filter_map(|fields| match fields[..] {
+        [Ok(_), Ok(first), Ok(_)] => Some(first),
+        _ => None,
+    });
+    let journal = start.next_back().unwrap() * 4096;
+    let page = |client: u16, flags: u16| {
+        let mut page = vec![0; 4096];
+        page[..4].copy_from_slice(b"RSTR");
+        page[4..8].copy_from_slice(&[30, 0, 9, 0]);
+        page[16..26].copy_from_slice(&[0, 16, 0, 0, 0, 16, 0, 0, 48, 0]);
+        page[60..62].copy_from_slice(&client.to_le_bytes());
+        page[62..64].copy_from_slice(&flags.to_le_bytes());
+        page
+    };
+    assert_noticed(&image, &[(journal, &page(0, 0), "its journal is not empty")]);
+    for clean in [page(0, 2), page(0xFFFF, 0)] {
+        common::write_at(&image, journal as u64, &clean);
+        assert_eq!(map_of(&image).warnings, [""; 0]);
+    }
 }

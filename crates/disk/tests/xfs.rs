@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::{Chance, Extent, ExtentSet};
-use common::{Bench, Mounted, ends, have, is_root, map_of, paths, populate, run};
+use common::{Bench, Mounted, assert_understood, ends, have, is_root, map_of, paths, populate, run};
 
 const TOOLS: &[&str] = &["mkfs.xfs", "xfs_repair", "xfs_db", "mount", "umount", "losetup", "getfattr"];
 /// Lets mkfs.xfs make filesystems of less than 300 MiB.
@@ -163,14 +163,7 @@ fn free_space_is_what_xfs_db_says_and_restored_disks_are_whole() {
         let bench = Bench::new();
         let image = make(&bench, options, mib);
         let map = map_of(&image);
-        assert_eq!(map.warnings, [""; 0], "mkfs.xfs {options}");
-        let filesystem = map.partitions[0].filesystem.as_ref().unwrap();
-        assert!(filesystem.understood, "mkfs.xfs {options}");
-        let tag = |name: &str| run(&format!("blkid -p -o value -s {name}"), &[&image]).trim_end().to_owned();
-        assert_eq!(
-            (filesystem.uuid.clone(), filesystem.label.clone()),
-            (Some(tag("UUID")), Some(tag("LABEL")))
-        );
+        assert_understood(&map, &image, options);
 
         let (mut expected, block_sectors) = free_by_xfsprogs(&image);
         ends(map.window).into_iter().for_each(|end| expected.remove(end));

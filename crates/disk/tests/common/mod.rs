@@ -281,3 +281,78 @@ pub(crate) fn show(extents: &ExtentSet) -> String {
         extents.runs().iter().map(|run: &Extent| format!("{}+{}", run.start, run.count)).collect();
     text.join(" ")
 }
+
+/// Fills `root`, where files have no owners and no links: folders, deleted files between others, and two files that
+/// grow in turn for `rounds`, so that they are in many pieces.
+pub(crate) fn scatter(root: &Path, seed: u64, many: usize, rounds: usize) {
+    use std::io::Write;
+    fs::create_dir_all(root.join("folder/deeper")).unwrap();
+    fs::create_dir_all(root.join("many")).unwrap();
+    let mut chance = Chance::from_seed(seed);
+    let data = |chance: &mut Chance, most: u64| {
+        let mut bytes = vec![0; chance.below(most) as usize];
+        chance.fill(&mut bytes);
+        bytes
+    };
+    let path = |n: usize| {
+        let folder = ["", "folder", "folder/deeper"][n % 3];
+        root.join(folder).join(format!("a long name \u{1F4BE} {n}.data"))
+    };
+    let small = |n: usize| root.join(format!("many/a file with a rather long name {n}"));
+    (0..60).for_each(|n| fs::write(path(n), data(&mut chance, 20_000)).unwrap());
+    (0..many).for_each(|n| fs::write(small(n), data(&mut chance, 900)).unwrap());
+    (0..60).step_by(4).for_each(|n| fs::remove_file(path(n)).unwrap());
+    (0..many).step_by(3).for_each(|n| fs::remove_file(small(n)).unwrap());
+    let mut files = ["one", "other"].map(|name| File::create(root.join(name)).unwrap());
+    for _ in 0..rounds {
+        for file in &mut files {
+            file.write_all(&data(&mut chance, 9000)).unwrap();
+            file.sync_all().unwrap();
+        }
+    }
+    files[0].set_len(30_000).unwrap();
+}
+
+/// The only filesystem of `image` is understood without a warning, and has the names that blkid prints.
+pub(crate) fn assert_understood<'a>(map: &'a DiskMap, image: &Path, context: &str) -> &'a disk::Filesystem {
+    assert_eq!(map.warnings, [""; 0], "{context}");
+    let filesystem = map.partitions[0].filesystem.as_ref().unwrap();
+    assert!(filesystem.understood, "{context}");
+    let tag = |name: &str| run(&format!("blkid -p -o value -s {name}"), &[&image]).trim_end().to_owned();
+    let names = (Some(tag("UUID")), Some(tag("LABEL")));
+    assert_eq!((filesystem.uuid.clone(), filesystem.label.clone()), names, "{context}");
+    filesystem
+}
+
+/// `free` sectors are left out, except for the ends, which a survey captures, used or not.
+pub(crate) fn assert_left_out(map: &DiskMap, free: u64, context: &str) {
+    let taken_anyway: u64 = ends(map.window).iter().map(|end| end.count).sum();
+    let left_out = map.allocated.gaps_within(map.window).sectors();
+    let range = free.saturating_sub(taken_anyway)..=free;
+    assert!(range.contains(&left_out), "{left_out} free sectors, not {range:?}, {context}");
+}
+
+/// The files of both folders are the same; the contents of those at `without` may differ.
+pub(crate) fn assert_same_files(there: &Path, here: &Path, without: &[&str], context: &str) {
+    assert_eq!(paths(there), paths(here), "{context}");
+    let names = paths(there);
+    let names =
+        names.iter().filter(|name| !without.iter().any(|without| name.as_path() == Path::new(without)));
+    for name in names.filter(|name| there.join(name).is_file()) {
+        let same = fs::read(there.join(name)).unwrap() == fs::read(here.join(name)).unwrap();
+        assert!(same, "{name:?}, {context}");
+    }
+}
+
+/// Each of `cases` (offset, bytes, words of the warning) makes the disk one that is captured whole.
+pub(crate) fn assert_noticed(image: &Path, cases: &[(usize, &[u8], &str)]) {
+    let sound = fs::read(image).unwrap();
+    for &(offset, bytes, why) in cases {
+        write_at(image, offset as u64, bytes);
+        let map = map_of(image);
+        assert!(map.allocated.contains(map.window), "bytes at {offset}, {why}");
+        assert!(map.warnings.iter().any(|warning| warning.contains(why)), "{why}: {:?}", map.warnings);
+        write_at(image, offset as u64, &sound[offset..offset + bytes.len()]);
+    }
+    assert_eq!(map_of(image).warnings, [""; 0]);
+}

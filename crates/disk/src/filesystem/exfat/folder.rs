@@ -40,7 +40,7 @@ pub(super) struct Root {
 pub(super) fn parse_root(bytes: &[u8]) -> Result<Root, Why> {
     let mut root = Root::default();
     for set in Sets(bytes) {
-        let (entry, set) = (first_entry(set), set);
+        let entry = first_entry(set);
         match entry[0] {
             BITMAP => {
                 require(root.bitmap.is_none() && entry[1] & 1 == 0, || "it has two bitmaps".to_owned())?;

@@ -29,27 +29,35 @@ pub(super) fn checked_bitmap(boot: &Boot, volume: &Volume) -> Result<Vec<u8>, Wh
     require(own.bytes >= needed, || "its bitmap has not one bit for each cluster".to_owned())?;
     let mut map = vec![0; usize::try_from(needed).map_err(|_| Why::Whole("it is too large".to_owned()))?];
     own.read(&mut map, 0)?;
-    let worthless = worthless(&table)?;
-    let mut left_out: Vec<Run> = Vec::new();
+    let (mut worthless, mut data) = (Vec::new(), Vec::new());
     table.visit(|number, record| {
         let file = record.base.unwrap_or(number);
-        let is_worthless = worthless.iter().find(|(of, _)| *of == file).map(|(_, name)| *name);
-        for attribute in record.attributes()? {
-            let Attribute { kind, is_named, value: Value::Elsewhere { first, runs, .. } } = attribute else {
-                continue;
-            };
+        let attributes = record.attributes()?;
+        let names = attributes.iter().filter_map(|attribute| match attribute.value {
+            Value::Here(value) if attribute.kind == FILE_NAME => Some(worthless_name(value)),
+            _ => None,
+        });
+        let names: Vec<Option<&str>> = names.collect();
+        // What has another name is no such file. A record without names is a part of a file that is told elsewhere.
+        let may_be = names.is_empty() || record.base.is_some() || names.iter().any(Option::is_some);
+        worthless.extend(names.into_iter().flatten().map(|name| (file, name)));
+        for Attribute { kind, is_named, value } in attributes {
+            let Value::Elsewhere { first, runs, .. } = value else { continue };
             runs.iter().try_for_each(|&run| check_marked(boot, &map, run, number))?;
-            if let Some(name) = is_worthless.filter(|_| kind == DATA && !is_named) {
-                if name == HIBERNATION && first == 0 {
-                    check_awake(boot, volume, runs.first())?;
-                }
-                left_out.extend(runs);
+            if may_be && kind == DATA && !is_named {
+                data.push((file, first, runs));
             }
         }
         Ok(())
     })?;
-    for (first, count) in left_out.into_iter().filter_map(|(first, count)| Some((first?, count))) {
-        (first..first + count).for_each(|bit| clear(&mut map, bit));
+    for (file, first, runs) in data {
+        let Some((_, name)) = worthless.iter().find(|(of, _)| *of == file) else { continue };
+        if *name == HIBERNATION && first == 0 {
+            check_awake(boot, volume, runs.first())?;
+        }
+        for (first, count) in runs.into_iter().filter_map(|(first, count)| Some((first?, count))) {
+            (first..first + count).for_each(|bit| clear(&mut map, bit));
+        }
     }
     Ok(map)
 }
@@ -108,19 +116,10 @@ fn data_of<'a, 'v>(
     }
 }
 
-/// The records of the files whose contents are worthless, with their names.
-fn worthless(table: &Table) -> Result<Vec<(u64, &'static str)>, Why> {
-    let mut found = Vec::new();
-    table.visit(|number, record| {
-        for attribute in record.attributes()? {
-            let (FILE_NAME, Value::Here(value)) = (attribute.kind, attribute.value) else { continue };
-            let name = name_in_root(value).map(|name| name.to_ascii_lowercase());
-            let name = name.and_then(|name| WORTHLESS.into_iter().find(|worthless| *worthless == name));
-            found.extend(name.map(|name| (record.base.unwrap_or(number), name)));
-        }
-        Ok(())
-    })?;
-    Ok(found)
+/// The name in a value of type [`FILE_NAME`], if the contents of that file are worthless.
+fn worthless_name(value: &[u8]) -> Option<&'static str> {
+    let name = name_in_root(value)?.to_ascii_lowercase();
+    WORTHLESS.into_iter().find(|worthless| *worthless == name)
 }
 
 /// The name in a value of type [`FILE_NAME`], if its folder is the root folder.

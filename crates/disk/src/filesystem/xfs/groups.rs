@@ -1,7 +1,5 @@
 //! Reads the two trees of free space of each allocation group: one by place, one by length.
 
-use base::Extent;
-
 use super::super::{Why, require, units};
 use super::fields::{u16_at, u32_at, u64_at};
 use super::{Superblock, check_sum};
@@ -37,8 +35,7 @@ pub(super) fn read(volume: &Volume, superblock: &Superblock) -> Result<Coverage,
         let (start, end) = (number * superblock.group_blocks, superblock.blocks_of(number));
         let mut at = 0;
         for (first, count) in runs.into_iter().chain([(u32::try_from(end).expect("a group"), 0)]) {
-            let run = units(start + at, u64::from(first) - at, superblock.block_bytes / 512);
-            used.add(Extent::new(run.start, run.count));
+            used.add(units(start + at, u64::from(first) - at, superblock.block_bytes / 512));
             at = u64::from(first) + u64::from(count);
         }
     }
