@@ -119,16 +119,19 @@ impl Member {
         let is_asked = self.asks_others();
         let limit = if is_asked { TREE_MAX.saturating_sub(self.clock.elapsed()) } else { Duration::ZERO };
         let id = self.numbers.of_soon(object, limit)?;
-        if let Some(bytes) = self.node.spool().get(id)
-            && let Ok(verified) = object.verified(bytes)
-        {
-            return Some(Ok(verified));
+        if let Some(kept) = self.kept(id, object) {
+            return Some(Ok(kept));
         }
         if !is_asked {
             self.node.announce(id);
             return None;
         }
-        self.demand(id)?.recv_timeout(ANSWER_MAX).ok()
+        self.demand(id, object)?.recv_timeout(ANSWER_MAX).ok()
+    }
+
+    /// An object that arrived before.
+    fn kept(&self, id: u64, object: &ObjectRef) -> Option<Verified> {
+        object.verified(self.node.spool().get(id)?).ok()
     }
 
     /// Keeps for others what has arrived in any way, and gives it to those who wait for it. It was verified.
@@ -155,11 +158,20 @@ impl Member {
         self.demands.lock().as_ref()?.send(demand).ok()
     }
 
-    /// Demands an object, and returns where it will come. It comes, or its sender is gone.
-    fn demand(&self, id: u64) -> Option<Receiver<Answer>> {
+    /// Demands an object, and returns where it will come. It comes, or its sender is gone. An object for which somebody
+    /// waits already, or which arrived just now, is not asked for again.
+    fn demand(&self, id: u64, object: &ObjectRef) -> Option<Receiver<Answer>> {
         let (answer, answers) = bounded(1);
-        self.waiting.lock().entry(id).or_default().push(answer);
-        self.send(Demand::Want(id)).map(|()| answers)
+        let mut waiting = self.waiting.lock();
+        if let Some(waiters) = waiting.get_mut(&id) {
+            waiters.push(answer);
+        } else if let Some(kept) = self.kept(id, object) {
+            let _ = answer.send(Ok(kept));
+        } else {
+            self.send(Demand::Want(id))?;
+            waiting.insert(id, vec![answer]);
+        }
+        Some(answers)
     }
 
     fn answer(&self, id: u64, verified: &Verified) {
@@ -218,7 +230,7 @@ impl Member {
     }
 
     fn nodes_of_others(&self, needed: &[(u64, ObjectRef)]) -> bool {
-        let demanded: Vec<_> = needed.iter().map(|(id, _)| self.demand(*id)).collect();
+        let demanded: Vec<_> = needed.iter().map(|(id, object)| self.demand(*id, object)).collect();
         let came =
             demanded.into_iter().map(|answers| answers.map(|answers| answers.recv_timeout(ANSWER_MAX)));
         came.fold(true, |all, came| all & matches!(came, Some(Ok(Ok(_)))))
