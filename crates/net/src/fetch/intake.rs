@@ -18,6 +18,7 @@ use proto::peer::SeekerCounters;
 use super::by_peers::Peers;
 use super::by_unicast::{fetch_all, pull_chunks, runs};
 use super::counted::Arrived;
+use super::sharing::Sharing;
 use super::unicast_fallback::UnicastFallback;
 use crate::api::SessionGrant;
 use crate::clock::Stop;
@@ -58,6 +59,7 @@ pub(super) struct Intake {
     arrived: Arc<Arrived>,
     blocks: u64,
     block_bytes: u16,
+    sharing: Sharing,
     /// This machine among those that serve each other, if it is.
     node: Option<Arc<Node>>,
     /// Objects that the session is not asked for, because other machines have them.
@@ -116,6 +118,7 @@ impl Intake {
             arrived: Arc::clone(arrived),
             blocks: 0,
             block_bytes: 0,
+            sharing: Sharing::default(),
             node: None,
             elsewhere: RunSet::new(),
             peer_counters: SeekerCounters::default(),
@@ -160,6 +163,7 @@ impl Intake {
             self.elsewhere = runs.map(|&(first, count)| first..first.saturating_add(count)).collect();
         }
         (self.blocks, self.block_bytes) = (0, grant.block_bytes);
+        self.sharing = Sharing::of_session(grant);
         let Stage::Chunks(catalogue, _) = &self.stage else { return Ok(()) };
         let ours = (catalogue.objects().len() as u64, catalogue.heads());
         let theirs = (grant.stored_objects, grant.heads);
@@ -361,7 +365,8 @@ impl Intake {
             Stage::Beginning(_) => Ok(Accept::Taken),
             Stage::Chunks(_, installer) => match installer.try_offer(id, bytes.clone()) {
                 Ok(Offer::Taken) => {
-                    self.node.iter().for_each(|node| node.spool().put(id, bytes));
+                    let keeps = self.sharing.took(id);
+                    self.node.iter().filter(|_| keeps).for_each(|node| node.spool().put(id, bytes));
                     Ok(Accept::Taken)
                 }
                 Ok(Offer::Known) => Ok(Accept::Taken),
@@ -427,6 +432,7 @@ impl Consumer for Intake {
         let fresh = view.blocks.saturating_sub(self.blocks);
         self.arrived.add_multicast(fresh * u64::from(self.block_bytes));
         self.blocks = view.blocks;
+        self.sharing.see(view.receivers);
     }
 
     fn get_otherwise(&mut self, object: u64) {

@@ -12,6 +12,7 @@ mod counted;
 mod intake;
 mod options;
 mod reporter;
+mod sharing;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unicast_fallback;

@@ -14,6 +14,11 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 use rustix::io::{Errno, pread};
 
+/// An object is put into a new file if the last one would grow beyond this.
+const FILE_BYTES: u64 = 64 << 20;
+/// Threads that close files at the end.
+const CLOSERS: usize = 4;
+
 /// How much a spool may hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpoolLimits {
@@ -59,6 +64,7 @@ enum Place {
     Coming,
     Held {
         store: usize,
+        file: usize,
         offset: u64,
         len: usize,
     },
@@ -85,12 +91,14 @@ struct State {
     stores: [Store; 2],
 }
 
-/// A file that grows. In memory, too: what is written to a file in memory costs no page faults and is not cleared
-/// first, and the buffers in which objects arrive stay warm, since nobody keeps them.
+/// Files that grow one after another. In memory, too: what is written to a file in memory costs no page faults and is
+/// not cleared first, and the buffers in which objects arrive stay warm, since nobody keeps them.
 struct Store {
     open: fn(&SpoolLimits) -> std::io::Result<File>,
-    /// Shared, so that it is written and read without the lock.
-    file: Option<Arc<File>>,
+    /// Shared, so that they are written and read without the lock.
+    files: Vec<Arc<File>>,
+    /// Bytes in the last file, and in all.
+    last_bytes: u64,
     bytes: u64,
     limit: u64,
     /// Nothing more is put there.
@@ -103,7 +111,8 @@ impl Spool {
     pub fn new(objects: u32, limits: SpoolLimits) -> Self {
         let places = (0..objects).map(|_| Place::Nowhere).collect();
         let held = Availability::none(objects);
-        let store = |open, limit| Store { open, file: None, bytes: 0, limit, failed: false };
+        let store =
+            |open, limit| Store { open, files: Vec::new(), last_bytes: 0, bytes: 0, limit, failed: false };
         let stores = [store(file_in_memory, limits.memory_bytes), store(file_on_disk, limits.file_bytes)];
         let state = RwLock::new(State { places, held, stores });
         Self { limits, state, shelf: OnceLock::new(), changes: AtomicU64::new(0) }
@@ -112,11 +121,11 @@ impl Spool {
     /// Keeps a verified object, if there is room.
     pub fn put(&self, object: u64, bytes: &[u8]) {
         let Ok(index) = usize::try_from(object) else { return };
-        while let Some((store, file, offset)) = self.reserve(index, bytes.len()) {
+        while let Some((store, number, file, offset)) = self.reserve(index, bytes.len()) {
             let written = file.write_all_at(bytes, offset);
             let state = &mut *self.state.write();
             if written.is_ok() {
-                state.places[index] = Place::Held { store, offset, len: bytes.len() };
+                state.places[index] = Place::Held { store, file: number, offset, len: bytes.len() };
                 state.held.set(object, true);
                 self.changes.fetch_add(1, Ordering::Release);
                 return;
@@ -126,13 +135,13 @@ impl Spool {
         }
     }
 
-    /// Room for an object that is nowhere: the number of a store, its file and an offset.
-    fn reserve(&self, index: usize, len: usize) -> Option<(usize, Arc<File>, u64)> {
+    /// Room for an object that is nowhere: the numbers of a store and a file of it, the file and an offset.
+    fn reserve(&self, index: usize, len: usize) -> Option<(usize, usize, Arc<File>, u64)> {
         let state = &mut *self.state.write();
         let place = state.places.get_mut(index).filter(|place| matches!(place, Place::Nowhere))?;
         let found = state.stores.iter_mut().enumerate().find_map(|(number, store)| {
             let (file, offset) = store.reserve(len as u64, &self.limits)?;
-            Some((number, file, offset))
+            Some((number, store.files.len() - 1, file, offset))
         })?;
         *place = Place::Coming;
         Some(found)
@@ -178,8 +187,8 @@ impl Spool {
                 drop(state);
                 self.get_from_shelf(object)
             }
-            &Place::Held { store, offset, len } => {
-                let file = Arc::clone(state.stores[store].file.as_ref()?);
+            &Place::Held { store, file, offset, len } => {
+                let file = Arc::clone(&state.stores[store].files[file]);
                 drop(state);
                 read(&file, offset, len)
             }
@@ -209,14 +218,33 @@ impl Store {
         if self.failed || self.bytes + len > self.limit {
             return None;
         }
-        if self.file.is_none() {
-            self.file = (self.open)(limits).ok().map(Arc::new);
-            self.failed = self.file.is_none();
+        if self.files.is_empty() || self.last_bytes + len > FILE_BYTES {
+            let file = (self.open)(limits);
+            self.failed = file.is_err();
+            self.files.push(Arc::new(file.ok()?));
+            self.last_bytes = 0;
         }
-        let file = Arc::clone(self.file.as_ref()?);
-        let offset = self.bytes;
+        let file = Arc::clone(self.files.last()?);
+        let offset = self.last_bytes;
+        self.last_bytes += len;
         self.bytes += len;
         Some((file, offset))
+    }
+}
+
+impl Drop for State {
+    /// The kernel takes 0.13 s to free 1 GiB of a file, so each of a few threads closes some files.
+    fn drop(&mut self) {
+        let mut files: Vec<_> = self.stores.iter_mut().flat_map(|store| store.files.drain(..)).collect();
+        let each = files.len().div_ceil(CLOSERS);
+        std::thread::scope(|scope| {
+            while files.len() > each {
+                let part = files.split_off(files.len() - each);
+                // Without a thread they are closed here.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(part));
+            }
+            drop(files);
+        });
     }
 }
 

@@ -5,6 +5,7 @@
 //! ```text
 //! wire/         REPORT, LEAVE, REQUEST, OFFER (UDP), and the records of a transfer (TCP)
 //! availability  which objects somebody holds
+//! kept          which objects of a session a receiver keeps for others
 //! redirector    the server's part: who holds what, and who is asked next
 //! seeker        the asker's part: what is missing, who was named, what to do if he fails
 //! ```
@@ -13,11 +14,13 @@
 //! batch `b` is the objects `32 b .. 32 b + 32`, and a mask says which of them.
 
 mod availability;
+mod kept;
 mod redirector;
 mod seeker;
 mod wire;
 
 pub use availability::{Availability, BATCH_OBJECTS, Part, batch_of};
+pub use kept::is_kept;
 pub use redirector::{Choice, Chosen, Contact, Redirector, RedirectorConfig, RedirectorCounters, SwarmView};
 pub use seeker::{Action, Seeker, SeekerConfig, SeekerCounters, Source};
 pub use wire::packet::{

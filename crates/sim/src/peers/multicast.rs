@@ -40,6 +40,8 @@ pub struct Multicast {
     is_sending: bool,
     bounded: bool,
     wire_bytes: u64,
+    /// A receiver joined late: it gets from others what went out before.
+    is_spread: bool,
 }
 
 /// What a receiver tells the server.
@@ -74,7 +76,13 @@ impl Multicast {
             is_sending: false,
             bounded: setting.machine.memory_chunks < setting.chunks,
             wire_bytes: setting.chunk_bytes.div_ceil(BLOCK_BYTES) * BLOCK_WIRE_BYTES,
+            is_spread: false,
         }
+    }
+
+    /// Number of receivers that wait for something, if none of all came late; else 1: each keeps everything then.
+    pub(super) fn together(&self) -> u32 {
+        if self.is_spread { 1 } else { u32::try_from(self.members.len()).expect("few receivers") }
     }
 
     /// Whether a receiver that joins now should get the chunk from somebody else, who holds it if `is_held`: nobody
@@ -95,7 +103,12 @@ impl Multicast {
     ) {
         let number = stage.number(from).expect("a receiver");
         for chunk in 0..stage.setting().chunks {
-            if !stage.holds(from, chunk) && !elsewhere(self, chunk) && self.waits[number].set(chunk) {
+            if stage.holds(from, chunk) {
+                continue;
+            }
+            if elsewhere(self, chunk) {
+                self.is_spread = true;
+            } else if self.waits[number].set(chunk) {
                 self.wanted[chunk as usize] += 1;
             }
         }

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use proto::peer::{Action, Offered, Report, Source, Window};
+use proto::peer::{Action, Offered, Report, Source, Window, is_kept};
 
 use super::member::Member;
 use super::{Message, PORT, Redirected, address, name, own_offer, place, token};
@@ -85,12 +85,17 @@ impl Redirected {
     ) {
         let (now, number, server) =
             (stage.now(), stage.number(at).expect("a receiver"), stage.setting().server);
-        let member = &mut self.members[number];
-        if fresh {
-            member.held.set(chunk.into(), true);
-        }
+        let mut together = 1;
         if let Some(cast) = self.server.multicast() {
             cast.settle(number, chunk);
+            together = cast.together();
+        }
+        let member = &mut self.members[number];
+        if fresh {
+            member.has.set(chunk.into(), true);
+            let is_cast = from == server && member.casting.is_some();
+            let kept = !is_cast || is_kept(chunk.into(), member.rank, together);
+            member.held.set(chunk.into(), kept);
         }
         if let Some(waits) = &mut member.casting {
             waits.set(chunk.into(), false);

@@ -30,7 +30,9 @@ const REPORT_AT_LEAST: Duration = Duration::from_secs(2);
 pub(super) struct Member {
     /// Once it asks others.
     pub(super) seeker: Option<Seeker>,
-    rank: u32,
+    pub(super) rank: u32,
+    /// What it has.
+    pub(super) has: Availability,
     /// What it waits for in the multicast.
     pub(super) casting: Option<Availability>,
     /// What it holds for others.
@@ -64,6 +66,7 @@ impl Member {
         Self {
             seeker: None,
             rank: 0,
+            has: Availability::none(setting.chunks),
             casting: None,
             held: Availability::none(setting.chunks),
             told: None,
@@ -90,7 +93,7 @@ impl Member {
         if let Some(elsewhere) = &grant.elsewhere {
             let mut waits = Availability::none(self.held.objects());
             let chunks = 0..u64::from(self.held.objects());
-            chunks.filter(|&chunk| !elsewhere.has(chunk) && !self.held.has(chunk)).for_each(|chunk| {
+            chunks.filter(|&chunk| !elsewhere.has(chunk) && !self.has.has(chunk)).for_each(|chunk| {
                 waits.set(chunk, true);
             });
             self.at_once = BESIDE_AT_ONCE;
@@ -108,7 +111,7 @@ impl Member {
             fan_in: FAN_IN,
         };
         let mut seeker = Seeker::new(config);
-        let lacked = (0..u64::from(self.held.objects())).filter(|&chunk| !self.held.has(chunk));
+        let lacked = (0..u64::from(self.held.objects())).filter(|&chunk| !self.has.has(chunk));
         lacked.for_each(|chunk| seeker.want(chunk));
         self.seeker = Some(seeker);
     }
