@@ -28,7 +28,7 @@ packages=(
     iproute2 nftables ethtool                           # the lab: namespaces, links, loss
     e2fsprogs dosfstools mtools gdisk fdisk mount       # disks and filesystems to test against
     parted                                              # and partition tables of other systems
-    xfsprogs btrfs-progs f2fs-tools jfsutils attr       # and some that are captured whole
+    xfsprogs btrfs-progs f2fs-tools jfsutils attr lvm2  # and some that are captured whole
     reiserfsprogs ntfs-3g exfatprogs exfat-fuse udftools
     bcache-tools cryptsetup-bin
     mmdebstrap                                          # a real Debian disk
@@ -51,6 +51,7 @@ if [ "${1:-}" = --bench ]; then
         socat                                           # a chain of TCP copies
         aria2 opentracker mktorrent                     # BitTorrent
         nbdkit                                          # a disk of a given speed
+        partclone                                       # capture that knows filesystems
         restic borgbackup                               # backups of the same disk once more
         libfuse3-dev pkg-config                         # its example of a passthrough file system, to compare with
     )

@@ -39,6 +39,11 @@ impl Coverage {
         }
     }
 
+    /// The runs added so far, some of which may touch or overlap.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.runs.iter().copied()
+    }
+
     /// The sectors as a set, each run widened to whole units of `unit_sectors` and cut to `window`.
     pub(crate) fn into_set(mut self, unit_sectors: u64, window: Extent) -> ExtentSet {
         self.merge();

@@ -2,10 +2,12 @@
 //! one, implement [`AllocationReader`] for a new type and add that to [`READERS`].
 
 mod bitmap;
+mod btrfs;
 mod checksum;
 mod exfat;
 mod ext;
 mod fat;
+mod lvm;
 mod ntfs;
 mod swap;
 mod xfs;
@@ -37,14 +39,16 @@ trait AllocationReader: Sync {
 }
 
 /// All readers. Their order does not matter: a volume with signatures of two of them is captured whole.
-static READERS: [&dyn AllocationReader; 6] =
-    [&exfat::Exfat, &ext::Ext, &fat::Fat, &ntfs::Ntfs, &swap::Swap, &xfs::Xfs];
+static READERS: [&dyn AllocationReader; 8] =
+    [&btrfs::Btrfs, &exfat::Exfat, &ext::Ext, &fat::Fat, &lvm::Lvm, &ntfs::Ntfs, &swap::Swap, &xfs::Xfs];
 
 /// The sectors of a filesystem that matter, counted from the start of its volume.
 struct Allocation {
     used: Coverage,
     /// Where the filesystem ends. The sectors from here to the end of the volume are not in `used`.
     end_sectors: u64,
+    /// What of it is taken whole, and why.
+    doubts: Vec<String>,
 }
 
 /// Why there is no allocation map.
@@ -86,6 +90,8 @@ pub(crate) struct Contents {
     pub(crate) used: std::result::Result<Coverage, String>,
     /// Where the filesystem ends, in sectors from the start of the volume. `used` has no sectors after this one.
     pub(crate) end_sectors: u64,
+    /// What of it is taken whole, and why, where the rest is not.
+    pub(crate) doubts: Vec<String>,
 }
 
 /// The filesystem or other format in `volume`, by its signatures; allocation maps are not read. If several formats
@@ -99,7 +105,12 @@ pub(crate) fn identify(volume: &Volume) -> Result<Option<Filesystem>> {
 /// Finds the format of `volume` and the sectors that matter. `Io` if the disk fails; any other problem is a reason to
 /// capture the volume whole.
 pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
-    let whole = |filesystem, why| Contents { filesystem, used: Err(why), end_sectors: volume.sectors() };
+    let whole = |filesystem, why| Contents {
+        filesystem,
+        used: Err(why),
+        end_sectors: volume.sectors(),
+        doubts: Vec::new(),
+    };
     let claims = signature::find(volume)?;
     let reader = reader_of(&claims);
     let names = names(&claims, reader);
@@ -109,17 +120,19 @@ pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
         (Some(reader), [_]) => match (reader.probe(volume)?, reader.allocated(volume)) {
             (_, Err(Why::Failed(error))) => Err(error),
             (filesystem, Err(Why::Whole(why))) => Ok(whole(filesystem, why)),
-            (filesystem, Ok(Allocation { used, end_sectors })) => {
+            (filesystem, Ok(Allocation { used, end_sectors, doubts })) => {
                 let filesystem = filesystem.map(|found| Filesystem { understood: true, ..found });
-                Ok(Contents { filesystem, used: Ok(used), end_sectors })
+                Ok(Contents { filesystem, used: Ok(used), end_sectors, doubts })
             }
         },
         (None, [name]) => {
             let is_table = claims.iter().any(|claim| claim.is_table);
-            let why = if is_table {
-                format!("it holds {name}")
-            } else {
-                format!("the free space of {name} is not known")
+            let why = match &name[..] {
+                _ if is_table => format!("it holds {name}"),
+                "crypto_LUKS" | "BitLocker" => {
+                    "it is encrypted: what is free in it cannot be seen".to_owned()
+                }
+                _ => format!("the free space of {name} is not known"),
             };
             Ok(whole(claims.first().map(unread), why))
         }
@@ -127,9 +140,14 @@ pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
     }
 }
 
-/// The first reader whose family is the kind of one of `claims`.
+/// The first reader whose family is the kind of one of `claims`, rather one that is not the claim of a copy: an earlier
+/// filesystem may have left that.
 fn reader_of(claims: &[Claim]) -> Option<&'static dyn AllocationReader> {
-    READERS.into_iter().find(|reader| claims.iter().any(|claim| claim.kind == reader.family()))
+    let with = |copies: bool| {
+        let claims_it = |family| claims.iter().any(|claim| claim.kind == family && claim.is_copy == copies);
+        READERS.into_iter().find(|reader| claims_it(reader.family()))
+    };
+    with(false).or_else(|| with(true))
 }
 
 /// The names of the formats in `claims`, each once: first the family of `reader`, then each claim that it does not

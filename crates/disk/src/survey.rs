@@ -10,16 +10,12 @@ use crate::filesystem::{Contents, identify, inspect};
 use crate::map::{DiskMap, Partition, SurveyOptions, TableKind};
 use crate::signature::{self, Claim};
 use crate::table::{self, Entry, Table};
-use crate::volume::Volume;
+use crate::volume::{EDGE_SECTORS, Volume};
 use crate::{Filesystem, ReadAt};
 
 /// Types of partitions that hold no filesystem by design: BIOS boot and Microsoft reserved. Capturing them whole gives
 /// no warning.
 const RAW_TYPES: [&str; 2] = ["21686148-6449-6e6f-744e-656564454649", "e3c9e316-0b5c-4db8-817d-f92df00215ae"];
-
-/// The sectors that are always captured at each end of the disk and of each partition: 128 KiB. Most signatures are
-/// there.
-const EDGE_SECTORS: u64 = (128 << 10) / SECTOR_BYTES;
 
 /// Surveys `source`: reads its partition table and the allocation maps of its filesystems. Sectors outside partitions
 /// are allocated. If there is any doubt about a partition or the disk, all its sectors are allocated, and a warning in
@@ -208,6 +204,7 @@ impl<'a> Survey<'a> {
                 // No map covers the sectors after the end of the filesystem.
                 self.used.add(Extent::between(extent.start + contents.end_sectors, extent.end()));
                 self.edges(extent);
+                self.warnings.extend(contents.doubts.into_iter().map(|doubt| format!("{what}: {doubt}")));
             }
             Err(why) => {
                 self.used.add(extent);
@@ -264,7 +261,7 @@ fn overlaps(entry: &Entry, entries: &[Entry]) -> Option<u32> {
 /// The contents of a volume whose bounds cannot be trusted: all its sectors matter.
 fn distrusted(contents: Contents, why: String, sectors: u64) -> Contents {
     let filesystem = contents.filesystem.map(|filesystem| Filesystem { understood: false, ..filesystem });
-    Contents { filesystem, used: Err(why), end_sectors: sectors }
+    Contents { filesystem, used: Err(why), end_sectors: sectors, doubts: Vec::new() }
 }
 
 #[cfg(test)]

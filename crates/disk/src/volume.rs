@@ -5,6 +5,10 @@ use base::{Error, ErrorKind, Extent, Result};
 
 use crate::ReadAt;
 
+/// The sectors that are always captured at each end of the disk, of each partition and of each logical volume: 128 KiB.
+/// Most signatures are there.
+pub(crate) const EDGE_SECTORS: u64 = (128 << 10) / SECTOR_BYTES;
+
 /// The sectors `extent` of `disk`, with offsets that count from the start of `extent`.
 #[derive(Clone, Copy)]
 pub(crate) struct Volume<'a> {

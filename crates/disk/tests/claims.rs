@@ -258,9 +258,15 @@ fn what_tools_make_is_known() {
         let map = map_of(&disk);
         let filesystem = map.partitions[0].filesystem.as_ref().unwrap();
         assert_eq!(filesystem.kind, kind, "{line}: {:?}", map.warnings);
-        assert_eq!(filesystem.understood, matches!(kind, "ntfs" | "exfat"), "{line}: {:?}", map.warnings);
+        assert_eq!(
+            filesystem.understood,
+            matches!(kind, "btrfs" | "ntfs" | "exfat"),
+            "{line}: {:?}",
+            map.warnings
+        );
         if !filesystem.understood {
-            assert_whole(&map, mib(0, 160), &[&format!("the free space of {kind} is not known")]);
+            let unknown = format!("the free space of {kind} is not known");
+            assert_whole(&map, mib(0, 160), &[if kind == LUKS { "it is encrypted" } else { &unknown }]);
         }
         // Together with a swap header, whose magic overwrites hardly any of the other formats.
         write_at(&disk, 4086, b"SWAPSPACE2");

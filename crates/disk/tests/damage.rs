@@ -22,6 +22,7 @@ const TOOLS: &[&str] = &[
     "mkntfs",
     "ntfs-3g",
     "mkfs.xfs",
+    "mkfs.btrfs",
     "mount",
     "umount",
     "mkswap",
@@ -44,6 +45,7 @@ const IMAGES: &[(&str, u64)] = &[
     ("mkntfs -Q -F -q -c 1024", 8192),
     ("env TEST_DIR=1 TEST_DEV=1 QA_CHECK_FS=1 mkfs.xfs -q -f -d agcount=2", 64 << 10),
     ("env TEST_DIR=1 TEST_DEV=1 QA_CHECK_FS=1 mkfs.xfs -q -f -d agcount=2 -m crc=0", 64 << 10),
+    ("mkfs.btrfs -q -f -m single", 128 << 10),
     ("mkswap", 1024),
     ("sgdisk -o -n 1:40:+1M -n 2:+0:+500K -n 3:+0:+1M", 6144),
     ("sfdisk -q", 4096),
@@ -78,7 +80,12 @@ fn make(line: &str, kib: u64) -> Vec<u8> {
             run("mcopy -i", &[&image, &file, &"::"]);
         }
     }
-    let mount = [("mkfs.exfat", "mount.exfat-fuse"), ("mkntfs", "ntfs-3g"), ("mkfs.xfs", "mount -t xfs")];
+    let mount = [
+        ("mkfs.exfat", "mount.exfat-fuse"),
+        ("mkntfs", "ntfs-3g"),
+        ("mkfs.xfs", "mount -t xfs"),
+        ("mkfs.btrfs", "mount -t btrfs"),
+    ];
     let mount = mount.iter().find(|(make, _)| line.contains(make) && !line.contains("crc=0"));
     if let Some((_, mount)) = mount {
         let mounted = Mounted::by(mount, &image, bench.tree("mounted"));
@@ -103,7 +110,7 @@ fn damage(sound: &[u8], chance: &mut Chance) -> Vec<(usize, u8)> {
                 1 => len - 1 - chance.below(40 * 512),
                 2 | 3 => chance.below(512),
                 4 | 5 => 1024 + chance.below(1024),
-                _ => chance.below(64 << 10),
+                _ => chance.below(68 << 10),
             } as usize;
             let byte = match chance.below(4) {
                 0 => 0,

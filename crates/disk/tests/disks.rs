@@ -259,7 +259,7 @@ type Change = fn(&Path);
 /// Command that makes the filesystem, size in MiB, change made to it afterwards, and expected warning.
 const NOT_UNDERSTOOD: [(&str, u64, Change, &str); 12] = [
     ("mkfs.f2fs -q", 320, |_| {}, "the disk (f2fs) is captured whole: the free space of f2fs is not known"),
-    ("mkfs.btrfs -q", 128, |_| {}, "the free space of btrfs"),
+    ("mkfs.jfs -q", 128, |_| {}, "the free space of jfs"),
     (
         "mke2fs -q -F -O journal_dev",
         16,
@@ -290,7 +290,7 @@ const NOT_UNDERSTOOD: [(&str, u64, Change, &str); 12] = [
 /// Formats that are recognised but not understood, and states in which an understood format is not trusted.
 #[test]
 fn what_is_not_understood_is_taken_whole_and_named() {
-    if !have(&["mkfs.f2fs", "mkfs.btrfs", "mke2fs", "mkswap", "tune2fs", "debugfs"]) {
+    if !have(&["mkfs.f2fs", "mkfs.jfs", "mke2fs", "mkswap", "tune2fs", "debugfs"]) {
         return;
     }
     for (mkfs, mib, change, why) in NOT_UNDERSTOOD {

@@ -90,14 +90,20 @@ fn every_change_of_a_file_is_seen() {
     }
 }
 
+/// A program that another thread of the tests starts has its open files for a moment.
+fn assert_unused(path: &Path) {
+    let is_unused = (0..500).any(|_| uses(path).is_empty());
+    assert!(is_unused, "{:?}", uses(path));
+}
+
 #[test]
 fn a_file_that_somebody_has_open_for_writing_is_in_use() {
     let bench = Bench::new();
     for path in [bench.path("file"), bench.tree("file")] {
         fs::write(&path, vec![7; 4096]).unwrap();
-        assert_eq!(uses(&path), [""; 0]);
+        assert_unused(&path);
         let reader = File::open(&path).unwrap();
-        assert_eq!(uses(&path), [""; 0]);
+        assert_unused(&path);
         let writer = File::options().write(true).open(&path).unwrap();
         let found = uses(&path);
         let own = format!("(process {})", std::process::id());
@@ -111,7 +117,7 @@ fn a_file_that_somebody_has_open_for_writing_is_in_use() {
             "{found:?}"
         );
         drop((reader, late));
-        assert_eq!(uses(&path), [""; 0]);
+        assert_unused(&path);
     }
 }
 
@@ -167,7 +173,8 @@ fn writes_past_the_block_layer_are_seen() {
             place_of(&device).unwrap(),
         )
     });
-    fs::write(control.join("hot_remove"), number).unwrap();
+    // Another thread's program may look at all devices just now.
+    assert!((0..500).any(|_| fs::write(control.join("hot_remove"), &number).is_ok()));
     let (idle, written, place) = seen.unwrap();
     assert_eq!((idle, written), (vec![], vec!["was written meanwhile (8.0 KiB)".to_owned()]));
     assert_eq!(place.start_sector, 0);

@@ -11,8 +11,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use base::{Chance, Extent, ExtentSet};
-use common::{Bench, Mounted, assert_understood, ends, have, is_root, map_of, paths, populate, run};
+use base::{Extent, ExtentSet};
+use common::{Bench, Mounted, age, assert_understood, ends, have, is_root, map_of, paths, populate, run};
 
 const TOOLS: &[&str] = &["mkfs.xfs", "xfs_repair", "xfs_db", "mount", "umount", "losetup", "getfattr"];
 /// Lets mkfs.xfs make filesystems of less than 300 MiB.
@@ -61,31 +61,6 @@ fn prototype(bench: &Bench) -> PathBuf {
     let path = bench.path("prototype");
     fs::write(&path, text).unwrap();
     path
-}
-
-/// Appends, truncates, punches and deletes at random.
-fn age(root: &Path, seed: u64) {
-    let mut chance = Chance::from_seed(seed);
-    for _ in 0..1500 {
-        let path = root.join(format!("many/aged {}", chance.below(80)));
-        if chance.below(6) == 0 {
-            // It may not be there yet.
-            let _ = fs::remove_file(&path);
-            continue;
-        }
-        let file = File::options().create(true).truncate(false).write(true).open(&path).unwrap();
-        let len = file.metadata().unwrap().len();
-        if chance.below(5) == 0 {
-            file.set_len(chance.below(len + 1)).unwrap();
-        } else {
-            let mut bytes = vec![0; chance.below(40_000) as usize];
-            chance.fill(&mut bytes);
-            file.write_all_at(&bytes, chance.below(len + 8192)).unwrap();
-        }
-        if chance.below(20) == 0 {
-            file.sync_all().unwrap();
-        }
-    }
 }
 
 /// What xfs_db prints to commands.

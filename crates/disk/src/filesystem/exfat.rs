@@ -175,6 +175,6 @@ impl AllocationReader for Exfat {
         // Sectors after the last whole cluster; the bitmap has no bit for them.
         let heap_end = boot.heap_start + boot.clusters * boot.cluster_sectors;
         used.add(units(heap_end, boot.total_sectors - heap_end, scale));
-        Ok(Allocation { used, end_sectors: boot.total_sectors * scale })
+        Ok(Allocation { used, end_sectors: boot.total_sectors * scale, doubts: Vec::new() })
     }
 }

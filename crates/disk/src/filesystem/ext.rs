@@ -38,7 +38,11 @@ impl AllocationReader for Ext {
         superblock.check_sound(volume)?;
         check_multiple_mount(volume, &superblock)?;
         let used = groups::read(volume, &superblock)?;
-        Ok(Allocation { used, end_sectors: superblock.blocks * superblock.block_bytes() / SECTOR_BYTES })
+        Ok(Allocation {
+            used,
+            end_sectors: superblock.blocks * superblock.block_bytes() / SECTOR_BYTES,
+            doubts: Vec::new(),
+        })
     }
 }
 

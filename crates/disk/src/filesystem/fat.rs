@@ -305,7 +305,7 @@ impl AllocationReader for Fat {
         // Sectors after the last whole cluster; the tables have no entry for them.
         let data_end = boot.head_sectors() + boot.clusters() * boot.cluster_sectors;
         used.add(units(data_end, boot.total_sectors - data_end, scale));
-        Ok(Allocation { used, end_sectors: boot.total_sectors * scale })
+        Ok(Allocation { used, end_sectors: boot.total_sectors * scale, doubts: Vec::new() })
     }
 }
 

@@ -162,6 +162,6 @@ impl AllocationReader for Ntfs {
         let end_sectors = ((boot.total_sectors + 1) * scale).min(volume.sectors());
         let data_end = boot.clusters() * cluster_sectors;
         used.add(base::Extent::between(data_end, end_sectors));
-        Ok(Allocation { used, end_sectors })
+        Ok(Allocation { used, end_sectors, doubts: Vec::new() })
     }
 }

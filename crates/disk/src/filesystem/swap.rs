@@ -91,7 +91,7 @@ impl AllocationReader for Swap {
         let page_sectors = header.page_bytes / 512;
         let mut used = Coverage::default();
         used.add(units(0, 1, page_sectors));
-        Ok(Allocation { used, end_sectors: pages * page_sectors })
+        Ok(Allocation { used, end_sectors: pages * page_sectors, doubts: Vec::new() })
     }
 
     /// Nothing confirms that a swap header is valid: it has no checksum, and there is no map to compare it with. So any

@@ -191,6 +191,10 @@ impl AllocationReader for Xfs {
         superblock.check(volume)?;
         log::check(volume, &superblock)?;
         let used = groups::read(volume, &superblock)?;
-        Ok(Allocation { used, end_sectors: units(0, superblock.blocks, superblock.block_bytes / 512).end() })
+        Ok(Allocation {
+            used,
+            end_sectors: units(0, superblock.blocks, superblock.block_bytes / 512).end(),
+            doubts: Vec::new(),
+        })
     }
 }
