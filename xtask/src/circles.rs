@@ -24,6 +24,7 @@ const EXCUSED: &[(&str, &[&str], &str)] = &[
             "filesystem::btrfs",
             "filesystem::btrfs::chunks",
             "filesystem::btrfs::extents",
+            "filesystem::btrfs::free",
             "filesystem::btrfs::tree",
             "filesystem::exfat",
             "filesystem::exfat::chains",

@@ -110,6 +110,11 @@ impl<'a> StableSource<'a> {
         Ok(Self { source, watch, frozen, takes_live: taking.live, live })
     }
 
+    /// Whether something that is not frozen may write to it.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.live.is_empty()
+    }
+
     /// Returns how other programs used or changed the source while it was read; empty if its content is of one
     /// moment. `Failed` if it changed and `--live` was not given. Call it after the last read and before publishing.
     pub(crate) fn end(&self) -> Result<Vec<String>> {

@@ -29,7 +29,8 @@ trait AllocationReader: Sync {
 
     /// The sectors that matter. Errs towards allocated: the map leaves out only sectors that are certainly free. A
     /// filesystem that was not unmounted cleanly, is inconsistent or has unknown features is [`Why::Whole`].
-    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why>;
+    /// `live`: something may write to it meanwhile. A filesystem without a mark for that is whole, too.
+    fn allocated(&self, volume: &Volume, live: bool) -> std::result::Result<Allocation, Why>;
 
     /// Whether `claim` does not contradict this family: it is the family's own signature, or a copy. An earlier
     /// filesystem may have left copies in free space, and no program uses a copy by itself.
@@ -82,6 +83,11 @@ fn require(holds: bool, why: impl FnOnce() -> String) -> std::result::Result<(),
     if holds { Ok(()) } else { Err(Why::Whole(why())) }
 }
 
+/// Why a filesystem is whole that may be written meanwhile: nothing in it tells whether it is.
+fn unmarked() -> String {
+    "it may be written meanwhile; --freeze keeps it still if it is mounted".to_owned()
+}
+
 /// The contents of a volume: its format, and which of its sectors matter.
 pub(crate) struct Contents {
     /// The filesystem or other format, if known.
@@ -103,8 +109,8 @@ pub(crate) fn identify(volume: &Volume) -> Result<Option<Filesystem>> {
 }
 
 /// Finds the format of `volume` and the sectors that matter. `Io` if the disk fails; any other problem is a reason to
-/// capture the volume whole.
-pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
+/// capture the volume whole. `live`: something may write to it meanwhile.
+pub(crate) fn inspect(volume: &Volume, live: bool) -> Result<Contents> {
     let whole = |filesystem, why| Contents {
         filesystem,
         used: Err(why),
@@ -117,7 +123,7 @@ pub(crate) fn inspect(volume: &Volume) -> Result<Contents> {
     match (reader, &names[..]) {
         (_, []) => Ok(whole(None, "it holds no filesystem that is known".to_owned())),
         // No other known format claims the volume, so the reader's map may decide what is free.
-        (Some(reader), [_]) => match (reader.probe(volume)?, reader.allocated(volume)) {
+        (Some(reader), [_]) => match (reader.probe(volume)?, reader.allocated(volume, live)) {
             (_, Err(Why::Failed(error))) => Err(error),
             (filesystem, Err(Why::Whole(why))) => Ok(whole(filesystem, why)),
             (filesystem, Ok(Allocation { used, end_sectors, doubts })) => {

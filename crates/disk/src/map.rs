@@ -90,4 +90,6 @@ pub struct SurveyOptions {
     pub partition: Option<u32>,
     /// Capture no contents of the partitions with these numbers.
     pub skip: Vec<u32>,
+    /// Something may write to it meanwhile: a filesystem that has no mark of that is captured whole.
+    pub live: bool,
 }

@@ -144,7 +144,7 @@ impl<'a> Survey<'a> {
             self.used.add(self.disk);
             return Ok(());
         }
-        let filesystem = self.take(inspect(volume)?, self.disk, "the disk", false);
+        let filesystem = self.take(inspect(volume, self.options.live)?, self.disk, "the disk", false);
         if filesystem.is_some() {
             self.partitions.push(Partition {
                 number: 0,
@@ -177,7 +177,7 @@ impl<'a> Survey<'a> {
             if skipped {
                 filesystem = identify(&volume)?;
             } else {
-                let mut contents = inspect(&volume)?;
+                let mut contents = inspect(&volume, self.options.live)?;
                 if let Some(doubt) = doubt {
                     contents = distrusted(contents, doubt, extent.count);
                 }

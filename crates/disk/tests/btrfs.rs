@@ -14,10 +14,13 @@ use common::{
     Bench, Mounted, age, assert_noticed, assert_understood, ends, have, is_root, map_of, paths, populate, run,
 };
 use disk::device::MemoryDisk;
-use disk::{SurveyOptions, WriteAt, survey};
+use disk::{SurveyOptions, WriteAt, open_source, survey};
 
 const TOOLS: &[&str] = &["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "getfattr"];
 const KEPT: [Extent; 2] = [Extent::new(0, 2048), Extent::new(131_072, 8)];
+
+/// As `btrfs inspect-internal` knows it.
+const FREE_SPACE_TREE: &str = "10";
 
 /// mkfs.btrfs options, mount options, and size in MiB.
 const MATRIX: &[(&str, &str, u64)] = &[
@@ -193,6 +196,23 @@ fn unclean_strange_or_damaged_is_taken_whole() {
         ],
     );
 
+    // Nothing in it tells whether it is mounted.
+    let live = SurveyOptions { live: true, ..SurveyOptions::default() };
+    let map = survey(&open_source(&image).unwrap(), &live).unwrap();
+    assert!(map.allocated.contains(map.window));
+    assert!(map.warnings[0].contains("may be written meanwhile"), "{:?}", map.warnings);
+
+    // The tree of free space has a run that is shorter than that between two extents.
+    let (at, sound) = (root_of(&image, FREE_SPACE_TREE)[0], fs::read(&image).unwrap());
+    let mut leaf = sound[at as usize..][..16_384].to_vec();
+    let key = (101..16_384).step_by(25).find(|key| leaf[key + 8] == 199).unwrap();
+    let bytes = u64::from_le_bytes(*leaf[key + 9..].first_chunk().unwrap());
+    leaf[key + 9..key + 17].copy_from_slice(&(bytes - 4096).to_le_bytes());
+    resum(&mut leaf);
+    common::write_at(&image, at, &leaf);
+    whole(&image, "leave something out");
+    common::write_at(&image, at, &sound[at as usize..][..16_384]);
+
     // Files that were synced are in the log, and their extents only there.
     let mounted = Mounted::by("mount -t btrfs", &image, bench.tree("busy"));
     run("dd if=/dev/urandom bs=64K count=4 conv=fsync status=none", &[&of(&mounted.folder.join("new"))]);
@@ -232,6 +252,12 @@ fn a_node_with_a_right_copy_is_read() {
     run("btrfs check --readonly", &[&image]);
 }
 
+/// Gives a block the right checksum.
+fn resum(block: &mut [u8]) {
+    let sum = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(&block[32..]);
+    block[..4].copy_from_slice(&sum.to_le_bytes());
+}
+
 /// Damage under a right checksum: what the reader takes from a superblock or a node is never believed without a look.
 #[test]
 fn hostile_metadata_is_no_panic_and_no_hang() {
@@ -242,15 +268,16 @@ fn hostile_metadata_is_no_panic_and_no_hang() {
     let image = make(&bench, "-m single", "", 120);
     let sound = fs::read(&image).unwrap();
     let mut blocks = vec![(65_536, 4096)];
-    blocks.extend(["chunk", "root", "extent"].map(|tree| (root_of(&image, tree)[0] as usize, 16_384)));
+    blocks.extend(
+        ["chunk", "root", "extent", FREE_SPACE_TREE].map(|tree| (root_of(&image, tree)[0] as usize, 16_384)),
+    );
     let disk = MemoryDisk::new(sound.clone());
     let options = SurveyOptions::default();
     assert!(survey(&disk, &options).unwrap().warnings.is_empty());
-    let crc32c = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
     let mut understood = 0;
     for seed in 0..4000 {
         let mut chance = Chance::from_seed(seed);
-        let (at, len) = blocks[chance.below(4) as usize];
+        let (at, len) = blocks[chance.below(5) as usize];
         let mut block = sound[at..at + len].to_vec();
         for _ in 0..=chance.below(3) {
             // Most of them where fields are: in the header, the heads of items, and the first items.
@@ -262,8 +289,7 @@ fn hostile_metadata_is_no_panic_and_no_hang() {
             };
             block[place] = [0, 0xFF, block[place] ^ 1, chance.below(256) as u8][chance.below(4) as usize];
         }
-        let sum = crc32c.checksum(&block[32..]).to_le_bytes();
-        block[..4].copy_from_slice(&sum);
+        resum(&mut block);
         disk.write_all_at(&block, at as u64).unwrap();
         let map = survey(&disk, &options).unwrap();
         assert!(map.allocated.runs().iter().all(|run| run.end() <= map.window.end()), "seed {seed}");

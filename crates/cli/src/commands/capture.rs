@@ -73,7 +73,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let image: ImageName = args.name.parse()?;
     let source = disk::open_source(&args.source)?;
     source::check_form(&source, args.taking.format)?;
-    let options = SurveyOptions { raw: args.raw, partition: args.partition, skip: args.skip.clone() };
+    let skip = args.skip.clone();
+    let options = SurveyOptions { raw: args.raw, partition: args.partition, skip, live: false };
     interrupt::leaves(Leaves::NoVersion);
     let client = match &args.to {
         // A token that may not write is refused before the disk is looked at, or a filesystem frozen.
@@ -96,7 +97,7 @@ fn read(
     (source, options): (&disk::Source, &SurveyOptions),
     stable: &StableSource<'_>,
 ) -> Result<()> {
-    let map = disk::survey(source, options)?;
+    let map = disk::survey(source, &SurveyOptions { live: stable.is_live(), ..options.clone() })?;
     map.warnings.iter().for_each(|warning| context.output.warning(warning));
     context.output.note(&describe(source.name(), &map));
     let job = Job { context, args, image, source, stable, map };

@@ -1,17 +1,18 @@
 //! Reads btrfs on one device ("On-disk format" of the documentation of btrfs; include/uapi/linux/btrfs_tree.h and
 //! fs/btrfs of Linux). Allocated is what the extent tree lists, where the chunk tree puts it on the device. The sums
-//! that the block groups and the superblock tell must agree with it.
+//! that the block groups and the superblock tell must agree with it, and so must the tree of free space, if it has one.
 
 mod chunks;
 mod extents;
 mod fields;
+mod free;
 mod sums;
 mod tree;
 
 use base::Result;
 use base::limits::SECTOR_BYTES;
 
-use super::{Allocation, AllocationReader, Why, require};
+use super::{Allocation, AllocationReader, Why, require, unmarked};
 use crate::volume::Volume;
 use crate::{Filesystem, text};
 use chunks::Chunks;
@@ -31,6 +32,8 @@ mod feature {
     /// Free space tree, which is valid; fs-verity; block groups in a tree of their own.
     pub(super) const RO_COMPAT: u64 = 0xF;
     pub(super) const BLOCK_GROUP_TREE: u64 = 8;
+    /// It is there, and valid.
+    pub(super) const FREE_SPACE_TREE: u64 = 3;
     /// All up to RAID1 with three and four copies, and simple quotas. Not zoned devices, the second version of the
     /// extent tree, the tree of RAID stripes, and what is newer.
     pub(super) const INCOMPAT: u64 = 0x1_0FFF;
@@ -60,6 +63,7 @@ struct Superblock {
     system_chunks: Vec<u8>,
     device: Device,
     groups_have_tree: bool,
+    has_free_space_tree: bool,
     /// Why the filesystem is captured whole, if its features or its state say so.
     strange: Option<&'static str>,
 }
@@ -116,6 +120,7 @@ impl Superblock {
                 bytes: u64_at(bytes, 209),
             },
             groups_have_tree: u64_at(bytes, 180) & feature::BLOCK_GROUP_TREE != 0,
+            has_free_space_tree: u64_at(bytes, 180) & feature::FREE_SPACE_TREE == feature::FREE_SPACE_TREE,
             strange: Self::strange(bytes),
         })
     }
@@ -163,7 +168,8 @@ impl AllocationReader for Btrfs {
         Ok(Superblock::read(volume)?.map(filesystem))
     }
 
-    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+    fn allocated(&self, volume: &Volume, live: bool) -> std::result::Result<Allocation, Why> {
+        require(!live, unmarked)?;
         let (superblock, bytes) =
             Superblock::read(volume)?.ok_or_else(|| Why::Whole("it has no btrfs superblock".to_owned()))?;
         let sum = superblock.check(&bytes, volume)?;

@@ -9,7 +9,7 @@ use base::Result;
 use base::limits::SECTOR_BYTES;
 use base::wire::{Reader, Truncated};
 
-use super::{Allocation, AllocationReader, Why, bitmap, require, units};
+use super::{Allocation, AllocationReader, Why, bitmap, require, units, unmarked};
 use crate::coverage::Coverage;
 use crate::volume::Volume;
 use crate::{Filesystem, text};
@@ -162,7 +162,8 @@ impl AllocationReader for Exfat {
         }))
     }
 
-    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+    fn allocated(&self, volume: &Volume, live: bool) -> std::result::Result<Allocation, Why> {
+        require(!live, unmarked)?;
         let boot = Boot::read(volume)?.ok_or_else(|| Why::Whole("it has no exFAT boot sector".to_owned()))?;
         boot.check(volume)?;
         let map = tree::checked_bitmap(&boot, volume)?;

@@ -31,7 +31,7 @@ impl AllocationReader for Ext {
         }))
     }
 
-    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+    fn allocated(&self, volume: &Volume, _: bool) -> std::result::Result<Allocation, Why> {
         let superblock =
             Superblock::read(volume)?.ok_or_else(|| Why::Whole("it has no superblock".to_owned()))?;
         superblock.check_known()?;

@@ -294,7 +294,7 @@ impl AllocationReader for Fat {
         Ok(Boot::read(volume)?.map(filesystem))
     }
 
-    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+    fn allocated(&self, volume: &Volume, _: bool) -> std::result::Result<Allocation, Why> {
         let boot = Boot::read(volume)?.ok_or_else(|| Why::Whole("it has no FAT boot sector".to_owned()))?;
         boot.check(volume)?;
         boot.check_backup(volume)?;

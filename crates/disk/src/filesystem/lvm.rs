@@ -102,6 +102,8 @@ impl Label {
 /// The text in a metadata area, if it has one.
 fn text_of(volume: &Volume, (offset, len): (u64, u64)) -> std::result::Result<Option<Vec<u8>>, Why> {
     let damaged = || "its metadata is damaged".to_owned();
+    let is_inside = offset.checked_add(len).is_some_and(|end| end <= volume.len_bytes());
+    require(is_inside && len > AREA_BYTES as u64, damaged)?;
     let mut header = vec![0; AREA_BYTES];
     volume.read(&mut header, offset)?;
     let is_right = u32_at(&header, 0) == checksum(&header[4..])
@@ -130,7 +132,7 @@ fn text_of(volume: &Volume, (offset, len): (u64, u64)) -> std::result::Result<Op
 
 /// Adds the sectors of a logical volume that matter, in the physical volume. Returns why these are all of it, if they
 /// are.
-fn add(volume: &Volume, logical: &Logical, used: &mut Coverage) -> Result<Option<String>> {
+fn add(volume: &Volume, logical: &Logical, live: bool, used: &mut Coverage) -> Result<Option<String>> {
     let Some(mapped) = Mapped::new(*volume, logical) else {
         add_all(logical, used);
         return Ok((!logical.is_part).then(|| "it is of a kind that is not looked into".to_owned()));
@@ -140,7 +142,7 @@ fn add(volume: &Volume, logical: &Logical, used: &mut Coverage) -> Result<Option
         add_all(logical, used);
         return Ok(Some("it holds a physical volume".to_owned()));
     }
-    let contents = inspect(&inside)?;
+    let contents = inspect(&inside, live)?;
     match contents.used {
         Ok(inner) => {
             let sectors = inside.sectors();
@@ -177,7 +179,7 @@ impl AllocationReader for Lvm {
         Ok(Label::read(volume)?.map(filesystem))
     }
 
-    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+    fn allocated(&self, volume: &Volume, live: bool) -> std::result::Result<Allocation, Why> {
         let label = Label::read(volume)?.ok_or_else(|| Why::Whole("its label is damaged".to_owned()))?;
         require(label.bytes <= volume.len_bytes(), || {
             "it claims to be larger than its partition".to_owned()
@@ -185,9 +187,12 @@ impl AllocationReader for Lvm {
         let group = Group::parse(&label.text(volume)?, &label.uuid, volume.sectors())?;
         let mut used = Coverage::default();
         used.add(Extent::between(0, group.extents.start));
+        for (offset, len) in &label.areas {
+            used.add(Extent::between(offset / SECTOR_BYTES, (offset + len).div_ceil(SECTOR_BYTES)));
+        }
         let mut doubts = Vec::new();
         for logical in &group.volumes {
-            let why = add(volume, logical, &mut used)?;
+            let why = add(volume, logical, live, &mut used)?;
             doubts
                 .extend(why.map(|why| format!("logical volume `{}` is captured whole: {why}", logical.name)));
         }

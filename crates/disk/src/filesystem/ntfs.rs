@@ -13,7 +13,7 @@ use base::Result;
 use base::limits::SECTOR_BYTES;
 use base::wire::{Reader, Truncated};
 
-use super::{Allocation, AllocationReader, Why, bitmap, require, units};
+use super::{Allocation, AllocationReader, Why, bitmap, require, units, unmarked};
 use crate::Filesystem;
 use crate::coverage::Coverage;
 use crate::volume::Volume;
@@ -146,7 +146,8 @@ impl AllocationReader for Ntfs {
         }))
     }
 
-    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+    fn allocated(&self, volume: &Volume, live: bool) -> std::result::Result<Allocation, Why> {
+        require(!live, unmarked)?;
         let boot = Boot::read(volume)?.ok_or_else(|| Why::Whole("it has no NTFS boot sector".to_owned()))?;
         boot.check(volume)?;
         let map = files::checked_bitmap(&boot, volume)?;

@@ -81,7 +81,7 @@ impl AllocationReader for Swap {
         Ok(Header::read(volume)?.map(filesystem))
     }
 
-    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+    fn allocated(&self, volume: &Volume, _: bool) -> std::result::Result<Allocation, Why> {
         let header = Header::read(volume)?.ok_or_else(|| Why::Whole("it has no swap header".to_owned()))?;
         require(!header.hibernated, || "a hibernated system sleeps in this swap space".to_owned())?;
         require(!header.old && header.version == 1, || "its swap header has an unknown version".to_owned())?;
@@ -124,7 +124,7 @@ mod tests {
             let disk = swap(page_bytes, 10, b"SWAPSPACE2");
             let volume = Volume::whole(&disk);
             assert_eq!(Swap.probe(&volume).unwrap().unwrap().block_bytes as usize, page_bytes);
-            let used = Swap.allocated(&volume).ok().unwrap().used;
+            let used = Swap.allocated(&volume, false).ok().unwrap().used;
             let set = used.into_set(1, Extent::new(0, volume.sectors()));
             assert_eq!(set.runs(), [Extent::new(0, page_bytes as u64 / 512)]);
         }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn hibernated_old_or_cut_is_taken_whole() {
-        let why = |disk: &MemoryDisk| match Swap.allocated(&Volume::whole(disk)) {
+        let why = |disk: &MemoryDisk| match Swap.allocated(&Volume::whole(disk), false) {
             Err(Why::Whole(why)) => why,
             _ => panic!("understood"),
         };

@@ -185,7 +185,7 @@ impl AllocationReader for Xfs {
         Ok(Superblock::read(volume)?.map(filesystem))
     }
 
-    fn allocated(&self, volume: &Volume) -> std::result::Result<Allocation, Why> {
+    fn allocated(&self, volume: &Volume, _: bool) -> std::result::Result<Allocation, Why> {
         let superblock =
             Superblock::read(volume)?.ok_or_else(|| Why::Whole("it has no XFS superblock".to_owned()))?;
         superblock.check(volume)?;

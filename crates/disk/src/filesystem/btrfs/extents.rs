@@ -2,21 +2,18 @@
 
 use super::super::{Why, require};
 use super::fields::{Key, u64_at};
+use super::free::Free;
 use super::sectors;
-use super::tree::{Root, Trees};
+use super::tree::Trees;
 use crate::coverage::Coverage;
 
 /// Trees, by the objects of their roots in the tree of roots.
 const EXTENT_TREE: u64 = 2;
 const BLOCK_GROUP_TREE: u64 = 11;
 /// Kinds of items.
-const ROOT: u8 = 132;
 const EXTENT: u8 = 168;
 const METADATA: u8 = 169;
 const BLOCK_GROUP: u8 = 192;
-
-/// Bytes of the item of a root up to its level.
-const ROOT_BYTES: usize = 239;
 
 /// What is known of the extents so far.
 struct Extents<'a> {
@@ -28,33 +25,28 @@ struct Extents<'a> {
     told: Vec<Option<u64>>,
     /// Where the last extent ends.
     end: u64,
+    /// What is free, if a tree tells.
+    free: Option<Free>,
 }
 
 /// The sectors in use.
 pub(super) fn read(trees: &Trees) -> Result<Coverage, Why> {
     let chunks = trees.chunks.all().len();
-    let mut extents =
-        Extents { trees, used: Default::default(), bytes: vec![0; chunks], told: vec![None; chunks], end: 0 };
+    let mut extents = Extents {
+        trees,
+        used: Default::default(),
+        bytes: vec![0; chunks],
+        told: vec![None; chunks],
+        end: 0,
+        free: trees.superblock.has_free_space_tree.then(|| Free::read(trees)).transpose()?,
+    };
     let all = || Key::MIN..=Key::MAX;
-    trees.walk(&root_of(trees, EXTENT_TREE)?, all(), &mut |key, item| extents.take(key, item))?;
+    trees.walk(&trees.root_of(EXTENT_TREE)?, all(), &mut |key, item| extents.take(key, item))?;
     if trees.superblock.groups_have_tree {
-        trees.walk(&root_of(trees, BLOCK_GROUP_TREE)?, all(), &mut |key, item| {
-            extents.take_group(key, item)
-        })?;
+        trees
+            .walk(&trees.root_of(BLOCK_GROUP_TREE)?, all(), &mut |key, item| extents.take_group(key, item))?;
     }
     extents.finish()
-}
-
-/// The root of a tree.
-fn root_of(trees: &Trees, tree: u64) -> Result<Root, Why> {
-    let first = Key { object: tree, kind: ROOT, offset: 0 };
-    let mut root = None;
-    trees.walk(&trees.superblock.root, first..=Key { offset: u64::MAX, ..first }, &mut |_, item| {
-        require(item.len() >= ROOT_BYTES, || "the root of a tree of it is damaged".to_owned())?;
-        root = Some(Root { generation: u64_at(item, 160), logical: u64_at(item, 176), level: item[238] });
-        Ok(())
-    })?;
-    root.ok_or_else(|| Why::Whole(format!("it has no tree {tree}")))
 }
 
 impl Extents<'_> {
@@ -72,6 +64,10 @@ impl Extents<'_> {
             format!("extents overlap at logical address {logical}")
         })?;
         let index = self.trees.chunks.find(logical, bytes)?;
+        let is_free = |free: &mut Free| !free.has_nothing_of(logical, logical + bytes);
+        require(!self.free.as_mut().is_some_and(is_free), || {
+            format!("the extent at logical address {logical} is listed as free, too")
+        })?;
         let chunk = &self.trees.chunks.all()[index];
         self.end = logical + bytes;
         self.bytes[index] += bytes;
@@ -105,6 +101,10 @@ impl Extents<'_> {
         }
         let (all, told) = (self.bytes.iter().sum::<u64>(), self.trees.superblock.used_bytes);
         require(all == told, || format!("its superblock counts {told} bytes in use, its extents {all}"))?;
+        let room: u64 = self.trees.chunks.all().iter().map(|chunk| chunk.bytes).sum();
+        require(self.free.is_none_or(|free| free.bytes() == room - all), || {
+            "its lists of extents and of free space leave something out".to_owned()
+        })?;
         let [mut used, copies] = self.used;
         used.add_moved(copies, 0);
         Ok(used)

@@ -13,6 +13,9 @@ use crate::volume::Volume;
 const HEADER_BYTES: usize = 101;
 const ITEM_BYTES: usize = 25;
 const POINTER_BYTES: usize = 33;
+/// The kind of the item of a root, and its bytes up to the level.
+const ROOT: u8 = 132;
+const ROOT_BYTES: usize = 239;
 /// Trees of btrfs are not higher.
 const LEVEL_MAX: u8 = 7;
 
@@ -43,6 +46,18 @@ struct Node {
 }
 
 impl Trees<'_, '_> {
+    /// The root of a tree, by its number in the tree of roots.
+    pub(super) fn root_of(&self, tree: u64) -> Result<Root, Why> {
+        let first = Key { object: tree, kind: ROOT, offset: 0 };
+        let mut root = None;
+        self.walk(&self.superblock.root, first..=Key { offset: u64::MAX, ..first }, &mut |_, item| {
+            require(item.len() >= ROOT_BYTES, || "the root of a tree of it is damaged".to_owned())?;
+            root = Some(Root { generation: u64_at(item, 160), logical: u64_at(item, 176), level: item[238] });
+            Ok(())
+        })?;
+        root.ok_or_else(|| Why::Whole(format!("it has no tree {tree}")))
+    }
+
     /// Visits the items of a tree whose keys are in `range`, in their order.
     pub(super) fn walk(
         &self,

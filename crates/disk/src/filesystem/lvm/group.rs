@@ -1,5 +1,7 @@
 //! A volume group on one physical volume, as its metadata describes it (lib/format_text of LVM2).
 
+use std::collections::HashSet;
+
 use super::super::{Why, require};
 use super::config::{Section, Value};
 use base::Extent;
@@ -68,8 +70,8 @@ impl Layout<'_> {
         let segments = || all.sections().flat_map(|(_, volume)| volume.sections());
         // A volume that another one is made of does not hold what it seems to.
         let others = segments().filter(|(_, segment)| segment.text("type") != Some("striped"));
-        let parts: Vec<&str> = others.flat_map(|(_, segment)| segment.texts()).collect();
-        require(!parts.contains(&self.physical), || {
+        let parts: HashSet<&str> = others.flat_map(|(_, segment)| segment.texts()).collect();
+        require(!parts.contains(self.physical), || {
             "a logical volume of it is of a kind that is not known".to_owned()
         })?;
         let volume = |(name, volume): (&str, &Section)| {
@@ -86,7 +88,7 @@ impl Layout<'_> {
                 && is_striped
                 && follows
                 && segments.first().is_some_and(|first| first.start == 0)
-                && !parts.contains(&name);
+                && !parts.contains(name);
             Ok(Logical { name: name.to_owned(), segments, is_plain, is_part: !is_visible })
         };
         let volumes = all.sections().map(volume).collect::<Result<Vec<_>, Why>>()?;
@@ -115,10 +117,12 @@ impl Layout<'_> {
             _ => None,
         };
         let places: Vec<u64> = list.chunks(2).map(stripe).collect::<Option<_>>().ok_or_else(damaged)?;
+        require(places.len() as u64 == stripes, || {
+            format!("the stripes of its logical volume `{volume}` differ")
+        })?;
         let stripe_sectors = if stripes == 1 { each * self.extent_sectors } else { number("stripe_size")? };
         // What is read in turn must end together.
-        let is_right = places.len() as u64 == stripes
-            && stripe_sectors > 0
+        let is_right = stripe_sectors > 0
             && (each * self.extent_sectors).is_multiple_of(stripe_sectors)
             && start.checked_add(count).and_then(|end| end.checked_mul(self.extent_sectors)).is_some();
         let (start, count) =
@@ -136,6 +140,18 @@ impl Segment {
     pub(super) fn places(&self) -> impl Iterator<Item = Extent> + '_ {
         let each = self.count / self.stripes.len() as u64;
         self.stripes.iter().map(move |start| Extent::new(*start, each))
+    }
+
+    /// The whole rows of stripes between two sectors of the logical volume: where they begin and end there, and what
+    /// each stripe has of them.
+    pub(super) fn rows(&self, start: u64, end: u64) -> (Extent, Vec<Extent>) {
+        let row = self.stripe_sectors * self.stripes.len() as u64;
+        let (first, last) = ((start - self.start).div_ceil(row), (end.min(self.end()) - self.start) / row);
+        let count = last.saturating_sub(first);
+        let of_stripe =
+            |stripe: &u64| Extent::new(stripe + first * self.stripe_sectors, count * self.stripe_sectors);
+        let inside = Extent::new(self.start + first * row, count * row);
+        (inside, self.stripes.iter().map(of_stripe).collect())
     }
 
     /// The sectors of the physical volume where those of the logical one from `at` on lie one after another.
@@ -184,6 +200,10 @@ mod tests {
         let expected = [(one, 4), (one + 3, 1), (other, 4), (one + 4, 4), (other + 15, 1)];
         assert_eq!(runs, expected.map(|(start, count)| Extent::new(start, count)));
         assert_eq!(striped.places().collect::<Vec<_>>(), [Extent::new(one, 16), Extent::new(other, 16)]);
+        // A row is 8 sectors.
+        let rows = (Extent::new(88, 16), vec![Extent::new(one + 4, 8), Extent::new(other + 4, 8)]);
+        assert_eq!(striped.rows(81, 111), rows);
+        assert!(striped.rows(81, 95).0.is_empty());
     }
 
     #[test]

@@ -25,7 +25,18 @@ impl<'a> Mapped<'a> {
 
     /// Adds a run of its sectors to those of the physical volume.
     pub(super) fn place(&self, run: Extent, used: &mut Coverage) {
-        self.parts(run).for_each(|part| used.add(part));
+        let first = self.segments.partition_point(|segment| segment.end() <= run.start);
+        for segment in self.segments[first..].iter().take_while(|segment| segment.start < run.end()) {
+            let (start, end) = (run.start.max(segment.start), run.end().min(segment.end()));
+            let (rows, stripes) = segment.rows(start, end);
+            if rows.is_empty() {
+                self.parts(Extent::between(start, end)).for_each(|part| used.add(part));
+                continue;
+            }
+            self.parts(Extent::between(start, rows.start)).for_each(|part| used.add(part));
+            stripes.into_iter().for_each(|stripe| used.add(stripe));
+            self.parts(Extent::between(rows.end(), end)).for_each(|part| used.add(part));
+        }
     }
 
     /// Where the sectors of a run lie, in their order.
