@@ -3,10 +3,7 @@
 use proto::peer::is_kept;
 
 use crate::api::SessionGrant;
-
-/// Of a session's objects this part may have gone out when a receiver joins that counts as one that began together with
-/// the others: the session sends it again what it missed.
-const TOGETHER_PARTS: u64 = 32;
+use crate::multicast::ELSEWHERE_LEAST;
 
 /// What this machine saw of its session. Receivers that began together have the same, so each keeps a share for those
 /// that may come later. Once somebody did, all keep everything: who came late is served by many, and more may come.
@@ -33,7 +30,8 @@ impl Sharing {
 
     /// The session has so many receivers now.
     pub(super) fn see(&mut self, receivers: u32) {
-        let is_late = self.taken > self.objects / TOGETHER_PARTS;
+        // Before, the session sends a new receiver again what it missed.
+        let is_late = self.taken > self.objects / ELSEWHERE_LEAST;
         self.is_spread |= is_late && receivers > self.receivers;
         self.receivers = receivers;
     }

@@ -21,10 +21,9 @@ use crate::api::{ReceiverStatistics, SessionStatistics};
 use crate::clock::Clock;
 use crate::udp::{self, Arrivals, GroupSender, Sent};
 
+use super::ELSEWHERE_LEAST;
 use super::session::{Command, RATE_MAX, Shared, milliseconds};
 
-/// If others have less than this part of the objects, a new receiver gets all from the session.
-const ELSEWHERE_LEAST: u64 = 32;
 /// Longest wait of the thread, so that it notices changes that do not wake it.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 /// Longest wait for room in the socket.

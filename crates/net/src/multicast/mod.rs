@@ -24,6 +24,9 @@ mod terms;
 
 use base::Digest;
 
+/// If others have less than this part of the objects, a new receiver gets all from the session.
+pub(crate) const ELSEWHERE_LEAST: u64 = 32;
+
 use crate::api::Key;
 pub(crate) use consumer::SCATTERED_BYTES_MAX;
 

@@ -14,8 +14,10 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 use rustix::io::{Errno, pread};
 
-/// An object is put into a new file if the last one would grow beyond this.
-const FILE_BYTES: u64 = 64 << 20;
+/// A store has at most so many files, and one more: each is open.
+const FILES_MAX: u64 = 16;
+/// An object is put into a new file if the last one would grow beyond this, or beyond its part of the store's limit.
+const FILE_BYTES_MIN: u64 = 64 << 20;
 /// Threads that close files at the end.
 const CLOSERS: usize = 4;
 
@@ -218,7 +220,7 @@ impl Store {
         if self.failed || self.bytes + len > self.limit {
             return None;
         }
-        if self.files.is_empty() || self.last_bytes + len > FILE_BYTES {
+        if self.files.is_empty() || self.last_bytes + len > FILE_BYTES_MIN.max(self.limit / FILES_MAX) {
             let file = (self.open)(limits);
             self.failed = file.is_err();
             self.files.push(Arc::new(file.ok()?));
@@ -311,6 +313,20 @@ mod tests {
         assert_eq!((spool.mask(0), spool.changes()), (0b11, 6));
         spool.put(2, &object(2));
         assert_eq!(spool.get(2), Some(object(2)));
+    }
+
+    #[test]
+    fn a_store_has_few_files_however_large_it_is() {
+        for (limit, files) in [(1 << 40, 17), (1 << 30, 17), (100 << 20, 2)] {
+            let limits = SpoolLimits { memory_bytes: limit, file_bytes: 0, folder: std::env::temp_dir() };
+            let store = &mut Spool::new(1, limits.clone()).state.into_inner().stores[0];
+            while store.reserve(1_000_000, &limits).is_some() {}
+            assert!(
+                store.files.len() <= files && store.bytes > limit - 1_000_000,
+                "{limit}: {}",
+                store.files.len()
+            );
+        }
     }
 
     #[test]
