@@ -36,10 +36,11 @@ const CHANGES: u64 = 40;
 const CHANGE_BYTES: usize = 256 << 10;
 
 /// A loop device, detached when this is dropped.
-struct Loop(PathBuf);
+pub(crate) struct Loop(pub(crate) PathBuf);
 
 impl Loop {
-    fn over(file: &Path) -> Result<Self> {
+    /// Attaches `file`.
+    pub(crate) fn over(file: &Path) -> Result<Self> {
         Ok(Self(said(Command::new("losetup").args(["--find", "--show"]).arg(file))?.into()))
     }
 }

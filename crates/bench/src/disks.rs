@@ -7,6 +7,7 @@ use std::process::Command;
 use base::Chance;
 use serde_json::json;
 
+use crate::again::Loop;
 use crate::context::{Context, said};
 use crate::figure::{Bar, Figure};
 use crate::{Group, Result};
@@ -107,13 +108,11 @@ fn use_it(image: &Path, mount: &[&str], folder: &Path) -> Result<()> {
         said(copy.arg("::"))?;
         return Ok(std::fs::remove_dir_all(folder)?);
     }
-    let device = said(Command::new("losetup").args(["--find", "--show"]).arg(image))?;
-    said(Command::new(mount[0]).args(&mount[1..]).arg(&device).arg(folder))?;
+    let device = Loop::over(image)?;
+    said(Command::new(mount[0]).args(&mount[1..]).arg(&device.0).arg(folder))?;
     let filled = fill(folder);
-    let ended =
-        said(Command::new("umount").arg(folder)).and(said(Command::new("losetup").args(["-d", &device])));
-    filled?;
-    ended.map(drop)
+    said(Command::new("umount").arg(folder))?;
+    filled
 }
 
 fn fill(root: &Path) -> Result<()> {

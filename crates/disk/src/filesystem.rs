@@ -7,6 +7,7 @@ mod checksum;
 mod exfat;
 mod ext;
 mod fat;
+mod little_endian;
 mod lvm;
 mod ntfs;
 mod swap;
@@ -111,15 +112,19 @@ pub(crate) fn identify(volume: &Volume) -> Result<Option<Filesystem>> {
 /// Finds the format of `volume` and the sectors that matter. `Io` if the disk fails; any other problem is a reason to
 /// capture the volume whole. `live`: something may write to it meanwhile.
 pub(crate) fn inspect(volume: &Volume, live: bool) -> Result<Contents> {
+    inspect_claimed(volume, &signature::find(volume)?, live)
+}
+
+/// As [`inspect`], with the signatures that were found.
+fn inspect_claimed(volume: &Volume, claims: &[Claim], live: bool) -> Result<Contents> {
     let whole = |filesystem, why| Contents {
         filesystem,
         used: Err(why),
         end_sectors: volume.sectors(),
         doubts: Vec::new(),
     };
-    let claims = signature::find(volume)?;
-    let reader = reader_of(&claims);
-    let names = names(&claims, reader);
+    let reader = reader_of(claims);
+    let names = names(claims, reader);
     match (reader, &names[..]) {
         (_, []) => Ok(whole(None, "it holds no filesystem that is known".to_owned())),
         // No other known format claims the volume, so the reader's map may decide what is free.

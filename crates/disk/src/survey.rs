@@ -10,7 +10,7 @@ use crate::filesystem::{Contents, identify, inspect};
 use crate::map::{DiskMap, Partition, SurveyOptions, TableKind};
 use crate::signature::{self, Claim};
 use crate::table::{self, Entry, Table};
-use crate::volume::{EDGE_SECTORS, Volume};
+use crate::volume::{Volume, edges};
 use crate::{Filesystem, ReadAt};
 
 /// Types of partitions that hold no filesystem by design: BIOS boot and Microsoft reserved. Capturing them whole gives
@@ -188,11 +188,9 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Adds the first and the last [`EDGE_SECTORS`] of `extent`.
+    /// Adds both ends of `extent`.
     fn edges(&mut self, extent: Extent) {
-        let count = extent.count.min(EDGE_SECTORS);
-        self.used.add(Extent::new(extent.start, count));
-        self.used.add(Extent::new(extent.end() - count, count));
+        edges(extent).into_iter().for_each(|edge| self.used.add(edge));
     }
 
     /// Adds the sectors that matter of the volume at `extent`. If these are all its sectors, adds a warning with the

@@ -5,9 +5,14 @@ use base::{Error, ErrorKind, Extent, Result};
 
 use crate::ReadAt;
 
-/// The sectors that are always captured at each end of the disk, of each partition and of each logical volume: 128 KiB.
-/// Most signatures are there.
-pub(crate) const EDGE_SECTORS: u64 = (128 << 10) / SECTOR_BYTES;
+/// The sectors that are always captured at each end: 128 KiB.
+const EDGE_SECTORS: u64 = (128 << 10) / SECTOR_BYTES;
+
+/// Both ends of a disk, a partition or a logical volume, which are always captured: most signatures are there.
+pub(crate) fn edges(extent: Extent) -> [Extent; 2] {
+    let count = extent.count.min(EDGE_SECTORS);
+    [Extent::new(extent.start, count), Extent::new(extent.end() - count, count)]
+}
 
 /// The sectors `extent` of `disk`, with offsets that count from the start of `extent`.
 #[derive(Clone, Copy)]

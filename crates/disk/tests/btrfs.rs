@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use base::{Chance, Extent, ExtentSet};
 use common::{
-    Bench, Mounted, age, assert_noticed, assert_understood, ends, have, is_root, map_of, paths, populate, run,
+    Bench, Mounted, age, assert_noticed, assert_understood, assert_whole, ends, have, is_root, map_of, paths,
+    populate, run,
 };
 use disk::device::MemoryDisk;
 use disk::{SurveyOptions, WriteAt, open_source, survey};
@@ -179,11 +180,7 @@ fn unclean_strange_or_damaged_is_taken_whole() {
         return;
     }
     let bench = Bench::new();
-    let whole = |image: &Path, why: &str| {
-        let map = map_of(image);
-        assert!(map.allocated.contains(map.window), "{why}");
-        assert!(map.warnings.iter().any(|warning| warning.contains(why)), "{why}: {:?}", map.warnings);
-    };
+    let whole = |image: &Path, why: &str| assert_whole(&map_of(image), why, "");
     let image = make(&bench, "-m single", "", 120);
     let at = |tree: &str| root_of(&image, tree)[0] as usize;
     assert_noticed(
@@ -199,8 +196,7 @@ fn unclean_strange_or_damaged_is_taken_whole() {
     // Nothing in it tells whether it is mounted.
     let live = SurveyOptions { live: true, ..SurveyOptions::default() };
     let map = survey(&open_source(&image).unwrap(), &live).unwrap();
-    assert!(map.allocated.contains(map.window));
-    assert!(map.warnings[0].contains("may be written meanwhile"), "{:?}", map.warnings);
+    assert_whole(&map, "may be written meanwhile", "live");
 
     // The tree of free space has a run that is shorter than that between two extents.
     let (at, sound) = (root_of(&image, FREE_SPACE_TREE)[0], fs::read(&image).unwrap());

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use common::{
     Bench, Mounted, assert_left_out, assert_noticed, assert_same_files, assert_understood, have, is_root,
-    map_of, run, scatter,
+    map_of, number, run, scatter,
 };
 
 const TOOLS: &[&str] = &["mkfs.exfat", "fsck.exfat", "dump.exfat", "mount.exfat-fuse", "umount"];
@@ -39,12 +39,6 @@ fn assert_same(bench: &Bench, image: &Path, restored: &Path, options: &str) {
     let [there, here] = [(image, "there"), (restored, "here")]
         .map(|(image, name)| Mounted::by("mount.exfat-fuse -o ro", image, bench.tree(name)));
     assert_same_files(&there.folder, &here.folder, &[], options);
-}
-
-/// A number that dump.exfat prints.
-fn number(dump: &str, name: &str) -> u64 {
-    let line = dump.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
-    line.rsplit([' ', '\t']).next().unwrap().parse().unwrap()
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use common::{
-    Bench, Mounted, assert_left_out, assert_noticed, assert_same_files, assert_understood, have, is_root,
-    map_of, run, scatter,
+    Bench, Mounted, assert_left_out, assert_noticed, assert_same_files, assert_understood, assert_whole,
+    have, is_root, map_of, number, run, scatter,
 };
 
 const TOOLS: &[&str] = &["mkntfs", "ntfs-3g", "ntfsfix", "ntfsinfo", "ntfscluster", "umount", "blkid"];
@@ -53,12 +53,6 @@ fn assert_same(bench: &Bench, image: &Path, restored: &Path, without: &[&str], c
     let [there, here] = [(image, "there"), (restored, "here")]
         .map(|(image, name)| Mounted::by("ntfs-3g -o ro", image, bench.tree(name)));
     assert_same_files(&there.folder, &here.folder, without, context);
-}
-
-/// A number that ntfsinfo prints.
-fn number(info: &str, name: &str) -> u64 {
-    let line = info.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
-    line.rsplit_once(": ").unwrap().1.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 #[test]
@@ -113,12 +107,7 @@ fn swap_files_are_left_out_unless_a_system_sleeps() {
         file.write_all_at(b"hibr", 0).unwrap();
     }
     let map = map_of(&image);
-    assert!(map.allocated.contains(map.window));
-    assert!(
-        map.warnings.iter().any(|warning| warning.contains("Windows sleeps in it")),
-        "{:?}",
-        map.warnings
-    );
+    assert_whole(&map, "Windows sleeps in it", "asleep");
 }
 
 /// Each case damages a sound filesystem, whose free space can then not be trusted.

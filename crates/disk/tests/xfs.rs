@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::{Extent, ExtentSet};
-use common::{Bench, Mounted, age, assert_understood, ends, have, is_root, map_of, paths, populate, run};
+use common::{
+    Bench, Mounted, age, assert_understood, assert_whole, ends, have, is_root, map_of, paths, populate, run,
+};
 
 const TOOLS: &[&str] = &["mkfs.xfs", "xfs_repair", "xfs_db", "mount", "umount", "losetup", "getfattr"];
 /// Lets mkfs.xfs make filesystems of less than 300 MiB.
@@ -178,9 +180,7 @@ fn dirty_or_contradictory_is_taken_whole() {
         for (offset, why) in cases {
             let disk = File::options().write(true).open(&image).unwrap();
             disk.write_all_at(&[sound[offset] ^ 1], offset as u64).unwrap();
-            let map = map_of(&image);
-            assert!(map.allocated.contains(map.window), "{options}, {offset}, {why}");
-            assert!(map.warnings.iter().any(|warning| warning.contains(why)), "{why}: {:?}", map.warnings);
+            assert_whole(&map_of(&image), why, &format!("{options}, {offset}"));
             disk.write_all_at(&sound[offset..=offset], offset as u64).unwrap();
         }
         assert_eq!(map_of(&image).warnings, [""; 0]);
@@ -194,8 +194,6 @@ fn dirty_or_contradictory_is_taken_whole() {
         let copy = bench.path("copy");
         fs::copy(&image, &copy).unwrap();
         drop(mounted);
-        let map = map_of(&copy);
-        assert!(map.allocated.contains(map.window), "{options}");
-        assert!(map.warnings.iter().any(|why| why.contains("not unmounted cleanly")), "{:?}", map.warnings);
+        assert_whole(&map_of(&copy), "not unmounted cleanly", options);
     }
 }

@@ -4,19 +4,19 @@
 
 mod chunks;
 mod extents;
-mod fields;
 mod free;
+mod key;
 mod sums;
 mod tree;
 
 use base::Result;
 use base::limits::SECTOR_BYTES;
 
+use super::little_endian::{u16_at, u32_at, u64_at};
 use super::{Allocation, AllocationReader, Why, require, unmarked};
 use crate::volume::Volume;
 use crate::{Filesystem, text};
 use chunks::Chunks;
-use fields::{u16_at, u32_at, u64_at};
 use sums::Sum;
 use tree::{Root, Trees};
 

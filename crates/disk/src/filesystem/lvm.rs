@@ -9,11 +9,12 @@ use base::limits::SECTOR_BYTES;
 use base::{Extent, Result};
 use crc::{Algorithm, CRC_32_ISO_HDLC, Crc, Table};
 
-use super::{Allocation, AllocationReader, Why, inspect, require};
+use super::little_endian::{u32_at, u64_at};
+use super::{Allocation, AllocationReader, Why, inspect_claimed, require};
 use crate::Filesystem;
 use crate::coverage::Coverage;
 use crate::signature;
-use crate::volume::{EDGE_SECTORS, Volume};
+use crate::volume::{Volume, edges};
 use group::{Group, Logical};
 use mapped::Mapped;
 
@@ -138,18 +139,18 @@ fn add(volume: &Volume, logical: &Logical, live: bool, used: &mut Coverage) -> R
         return Ok((!logical.is_part).then(|| "it is of a kind that is not looked into".to_owned()));
     };
     let inside = Volume::whole(&mapped);
-    if signature::find(&inside)?.iter().any(|claim| claim.kind == Lvm.family()) {
+    let claims = signature::find(&inside)?;
+    if claims.iter().any(|claim| claim.kind == Lvm.family()) {
         add_all(logical, used);
         return Ok(Some("it holds a physical volume".to_owned()));
     }
-    let contents = inspect(&inside, live)?;
+    let contents = inspect_claimed(&inside, &claims, live)?;
     match contents.used {
         Ok(inner) => {
-            let sectors = inside.sectors();
-            let edge = EDGE_SECTORS.min(sectors);
-            let ends = [(0, edge), (sectors - edge, sectors), (contents.end_sectors, sectors)];
-            let ends = ends.map(|(start, end)| Extent::between(start, end));
-            inner.runs().chain(ends).for_each(|run| mapped.place(run, used));
+            let all = Extent::new(0, inside.sectors());
+            let behind = Extent::between(contents.end_sectors, all.end());
+            let runs = inner.runs().chain([behind]).chain(edges(all));
+            runs.for_each(|run| mapped.place(run, used));
             Ok(None)
         }
         Err(why) => {
@@ -204,12 +205,4 @@ fn checksum(bytes: &[u8]) -> u32 {
     let mut digest = CRC.digest_with_initial(CRC_START.reverse_bits());
     digest.update(bytes);
     digest.finalize()
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(*bytes[at..].first_chunk().expect("inside a structure"))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(*bytes[at..].first_chunk().expect("inside a structure"))
 }

@@ -369,14 +369,25 @@ pub(crate) fn assert_same_files(there: &Path, here: &Path, without: &[&str], con
     }
 }
 
+/// Everything is captured, and a warning says why.
+pub(crate) fn assert_whole(map: &DiskMap, why: &str, context: &str) {
+    assert!(map.allocated.contains(map.window), "{context}, {why}");
+    let told = map.warnings.iter().any(|warning| warning.contains(why));
+    assert!(told, "{context}, {why}: {:?}", map.warnings);
+}
+
+/// The number after a name in what a tool prints.
+pub(crate) fn number(text: &str, name: &str) -> u64 {
+    let rest = text.lines().find_map(|line| line.trim_start().strip_prefix(name)).unwrap();
+    rest.trim_start_matches([':', ' ', '\t']).split_whitespace().next().unwrap().parse().unwrap()
+}
+
 /// Each of `cases` (offset, bytes, words of the warning) makes the disk one that is captured whole.
 pub(crate) fn assert_noticed(image: &Path, cases: &[(usize, &[u8], &str)]) {
     let (sound, warnings) = (fs::read(image).unwrap(), map_of(image).warnings);
     for &(offset, bytes, why) in cases {
         write_at(image, offset as u64, bytes);
-        let map = map_of(image);
-        assert!(map.allocated.contains(map.window), "bytes at {offset}, {why}");
-        assert!(map.warnings.iter().any(|warning| warning.contains(why)), "{why}: {:?}", map.warnings);
+        assert_whole(&map_of(image), why, &format!("bytes at {offset}"));
         write_at(image, offset as u64, &sound[offset..offset + bytes.len()]);
     }
     assert_eq!(map_of(image).warnings, warnings);

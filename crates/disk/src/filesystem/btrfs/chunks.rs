@@ -1,7 +1,8 @@
 //! Where logical addresses lie on the device: chunks, each with one or more stripes.
 
+use super::super::little_endian::{u16_at, u64_at};
 use super::super::{Why, require};
-use super::fields::{Key, u16_at, u64_at};
+use super::key::Key;
 use super::tree::Trees;
 use super::{Device, Superblock};
 

@@ -1,8 +1,9 @@
 //! Reads the extent tree: everything that is allocated, by logical address.
 
+use super::super::little_endian::u64_at;
 use super::super::{Why, require};
-use super::fields::{Key, u64_at};
 use super::free::Free;
+use super::key::Key;
 use super::sectors;
 use super::tree::Trees;
 use crate::coverage::Coverage;

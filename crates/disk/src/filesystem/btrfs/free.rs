@@ -1,7 +1,7 @@
 //! Reads the tree of free space, which Linux keeps beside the extent tree: what one lists, the other lacks.
 
 use super::super::{Why, bitmap, require};
-use super::fields::Key;
+use super::key::Key;
 use super::tree::Trees;
 
 const FREE_SPACE_TREE: u64 = 10;

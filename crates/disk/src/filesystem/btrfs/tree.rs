@@ -2,10 +2,11 @@
 
 use std::ops::RangeInclusive;
 
+use super::super::little_endian::{u32_at, u64_at};
 use super::super::{Why, require};
 use super::Superblock;
 use super::chunks::Chunks;
-use super::fields::{Key, u32_at, u64_at};
+use super::key::Key;
 use super::sums::Sum;
 use crate::volume::Volume;
 

@@ -28,7 +28,7 @@ impl Redirected {
         let member = self.member(stage, at);
         match message {
             Message::Granted(grant) => {
-                member.granted(&grant);
+                member.granted(&grant, |chunk| stage.holds(at, chunk));
                 self.report_due(stage, at);
                 self.seek_if_cast_is_over(stage, at);
             }
@@ -92,7 +92,6 @@ impl Redirected {
         }
         let member = &mut self.members[number];
         if fresh {
-            member.has.set(chunk.into(), true);
             let is_cast = from == server && member.casting.is_some();
             let kept = !is_cast || is_kept(chunk.into(), member.rank, together);
             member.held.set(chunk.into(), kept);
@@ -122,7 +121,7 @@ impl Redirected {
                 cast.leave(at);
             }
         }
-        self.member(stage, at).seek();
+        self.member(stage, at).seek(|chunk| stage.holds(at, chunk));
         self.drive(stage, at);
     }
 

@@ -31,8 +31,6 @@ pub(super) struct Member {
     /// Once it asks others.
     pub(super) seeker: Option<Seeker>,
     pub(super) rank: u32,
-    /// What it has.
-    pub(super) has: Availability,
     /// What it waits for in the multicast.
     pub(super) casting: Option<Availability>,
     /// What it holds for others.
@@ -66,7 +64,6 @@ impl Member {
         Self {
             seeker: None,
             rank: 0,
-            has: Availability::none(setting.chunks),
             casting: None,
             held: Availability::none(setting.chunks),
             told: None,
@@ -86,23 +83,23 @@ impl Member {
         }
     }
 
-    /// It has joined.
-    pub(super) fn granted(&mut self, grant: &Grant) {
+    /// It has joined, and has what `has` says.
+    pub(super) fn granted(&mut self, grant: &Grant, has: impl Fn(u32) -> bool) {
         self.rank = grant.rank;
         self.interval = REPORT + REPORT_PER_MEMBER * grant.members;
         if let Some(elsewhere) = &grant.elsewhere {
             let mut waits = Availability::none(self.held.objects());
-            let chunks = 0..u64::from(self.held.objects());
-            chunks.filter(|&chunk| !elsewhere.has(chunk) && !self.has.has(chunk)).for_each(|chunk| {
-                waits.set(chunk, true);
+            let chunks = 0..self.held.objects();
+            chunks.filter(|&chunk| !elsewhere.has(chunk.into()) && !has(chunk)).for_each(|chunk| {
+                waits.set(chunk.into(), true);
             });
             self.at_once = BESIDE_AT_ONCE;
             self.casting = Some(waits);
         }
     }
 
-    /// Begins to ask others for what it lacks.
-    pub(super) fn seek(&mut self) {
+    /// Begins to ask others for what it lacks, as `has` says.
+    pub(super) fn seek(&mut self, has: impl Fn(u32) -> bool) {
         let config = SeekerConfig {
             objects: self.held.objects(),
             rank: self.rank,
@@ -111,8 +108,8 @@ impl Member {
             fan_in: FAN_IN,
         };
         let mut seeker = Seeker::new(config);
-        let lacked = (0..u64::from(self.held.objects())).filter(|&chunk| !self.has.has(chunk));
-        lacked.for_each(|chunk| seeker.want(chunk));
+        let lacked = (0..self.held.objects()).filter(|&chunk| !has(chunk));
+        lacked.for_each(|chunk| seeker.want(chunk.into()));
         self.seeker = Some(seeker);
     }
 

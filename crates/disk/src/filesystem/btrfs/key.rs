@@ -1,17 +1,6 @@
-//! Fields of btrfs are in little endian, at fixed offsets. The callers pass offsets inside the structure that they
-//! read.
+//! Keys of items.
 
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(*bytes[at..].first_chunk().expect("inside a structure"))
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(*bytes[at..].first_chunk().expect("inside a structure"))
-}
-
-pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(*bytes[at..].first_chunk().expect("inside a structure"))
-}
+use super::super::little_endian::u64_at;
 
 /// The key of an item. Items of a tree are in the order of their keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
