@@ -1,13 +1,15 @@
-//! The NBD front end: serves disks to QEMU, the kernel, nbdcopy and other clients, over Unix sockets, TCP and TLS.
+//! NBD, both sides. The front end serves disks to QEMU, the kernel, nbdcopy and other clients, over Unix sockets, TCP
+//! and TLS.
 //!
 //! The protocol is defined in `doc/proto.md` of the NBD project. `formats/nbd.md` says which parts are supported,
 //! and what the server does where the protocol leaves a choice.
 //!
-//! `handshake` and `request` parse messages and know nothing of sockets; `connection` and `serve` do the I/O;
-//! `server` accepts and ends clients. A client takes at most [`REQUESTS_MAX`] threads with a MiB of memory each,
-//! whatever it sends, and a failing client does not affect others.
+//! `handshake` and `request` parse messages and know nothing of sockets; `connection` and `serve` do the I/O; `server`
+//! accepts and ends clients. A client takes at most [`REQUESTS_MAX`] threads with a MiB of memory each, whatever it
+//! sends, and a failing client does not affect others. `client` reads and writes the disks of other servers.
 
 mod batch;
+mod client;
 mod connection;
 mod context;
 mod event;
@@ -23,6 +25,7 @@ mod tls;
 mod transport;
 mod wire;
 
+pub use client::{ExportAddress, NbdDisk, ServerAddress};
 pub use connection::REQUESTS_MAX;
 pub use context::Context;
 pub use event::{Event, Log};
