@@ -10,6 +10,7 @@ pub mod runs;
 pub mod time;
 pub mod units;
 pub mod wire;
+mod zero;
 
 pub use chance::Chance;
 pub use digest::Digest;
@@ -17,3 +18,4 @@ pub use error::{Error, ErrorKind, Result, chain};
 pub use extent::{Extent, ExtentSet};
 pub use runs::RunSet;
 pub use time::{Duration, Instant};
+pub use zero::is_zero;

@@ -103,6 +103,15 @@ pub fn find_at_end(disk: &dyn ReadAt, block_bytes: u32, disk_id: &str) -> Result
     Ok(ours.then(|| Extent::between(start * scale, (last + 1) * scale)))
 }
 
+/// The size in bytes of the disk for which the GPT of `disk` was made: where its backup ends. `None` unless it has a
+/// valid primary table. `Io` if the disk fails.
+pub(crate) fn made_bytes(disk: &dyn ReadAt, block_bytes: u32) -> Result<Option<u64>> {
+    let block_bytes = u64::from(block_bytes);
+    let primary = Header::read(disk, block_bytes, 1)?;
+    Ok(primary
+        .and_then(|(header, _)| header.u64(field::ALTERNATE_LBA).checked_add(1)?.checked_mul(block_bytes)))
+}
+
 /// The writes that move a backup table.
 struct Move {
     /// The backup, as byte offset and bytes: first the entries, then the header.

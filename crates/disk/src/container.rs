@@ -5,7 +5,17 @@
 //! Format 5.0, Microsoft's VHD specification and MS-VHDX, `Storage/VDICore.h` of VirtualBox; RFC 1952 (gzip), RFC 8878
 //! (zstd), the `xz` and lz4 frame specifications, bzip2's manual, PKWARE's APPNOTE (zip).
 
+mod links;
+mod qcow2_target;
+mod unpack;
+mod virtual_disk;
+
 use std::path::Path;
+
+pub use links::needs_others;
+pub use qcow2_target::{Qcow2Target, open_qcow2_target};
+pub use unpack::{Compression, unpack};
+pub use virtual_disk::{VirtualDisk, open_virtual_disk};
 
 use crate::ReadAt;
 
@@ -14,8 +24,20 @@ use crate::ReadAt;
 pub struct Container {
     /// The usual name of the format.
     pub name: &'static str,
-    /// The command that writes the raw disk to stdout, without the path; empty for `qemu-img`.
-    tool: &'static str,
+    /// What reads it.
+    pub kind: ContainerKind,
+}
+
+/// What reads a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerKind {
+    /// A compressed file: [`unpack`].
+    Compressed(Compression),
+    /// A disk of a virtual machine, which QEMU knows by this name. [`open_virtual_disk`] reads `qcow2` and some kinds
+    /// of `vmdk`.
+    VirtualDisk(&'static str),
+    /// This command, which writes the raw disk to standard output; given without the path.
+    Command(&'static str),
 }
 
 /// The number of bytes that are examined at the start and at the end of the file.
@@ -23,36 +45,40 @@ const FRONT_BYTES: usize = 512;
 
 /// Signatures at the start: offset, magic bytes, format.
 const FRONTS: &[(usize, &[u8], Container)] = &[
-    (0, b"QFI\xfb", qemu("QCOW2")),
-    (0, b"QED\0", qemu("QED")),
-    (0, b"KDMV", qemu("VMDK")),
-    (0, b"COWD", qemu("VMDK")),
-    (0, b"\xbe\xba\xfe\xca\0\0\0\0", qemu("VMDK")),
-    (0, b"# Disk DescriptorFile", qemu("VMDK")),
-    (0x40, b"\x7f\x10\xda\xbe", qemu("VDI")),
-    (0, b"conectix", qemu("VHD")),
-    (0, b"vhdxfile", qemu("VHDX")),
-    (0, b"WithoutFreeSpace", qemu("Parallels")),
-    (0, b"WithouFreSpacExt", qemu("Parallels")),
-    (0, b"Bochs Virtual HD Image", qemu("Bochs")),
-    (0, b"\x1f\x8b\x08", by("gzip", "gzip -dc")),
-    (0, b"\xfd7zXZ\0", by("xz", "xz -dc")),
-    (0, b"\x28\xb5\x2f\xfd", by("zstd", "zstd -dc")),
+    (0, b"QFI\xfb", qemu("QCOW2", "qcow2")),
+    (0, b"QED\0", qemu("QED", "qed")),
+    (0, b"KDMV", qemu("VMDK", "vmdk")),
+    (0, b"COWD", qemu("VMDK", "vmdk")),
+    (0, b"\xbe\xba\xfe\xca\0\0\0\0", qemu("VMDK", "vmdk")),
+    (0, b"# Disk DescriptorFile", qemu("VMDK", "vmdk")),
+    (0x40, b"\x7f\x10\xda\xbe", qemu("VDI", "vdi")),
+    (0, b"conectix", qemu("VHD", "vpc")),
+    (0, b"vhdxfile", qemu("VHDX", "vhdx")),
+    (0, b"WithoutFreeSpace", qemu("Parallels", "parallels")),
+    (0, b"WithouFreSpacExt", qemu("Parallels", "parallels")),
+    (0, b"Bochs Virtual HD Image", qemu("Bochs", "bochs")),
+    (0, b"\x1f\x8b\x08", packed("gzip", Compression::Gzip)),
+    (0, b"\xfd7zXZ\0", packed("xz", Compression::Xz)),
+    (0, b"\x28\xb5\x2f\xfd", packed("zstd", Compression::Zstd)),
     (0, b"\x04\x22\x4d\x18", by("lz4", "lz4 -dc")),
-    (4, b"1AY&SY", by("bzip2", "bzip2 -dc")),
+    (4, b"1AY&SY", packed("bzip2", Compression::Bzip2)),
     (0, b"7z\xbc\xaf\x27\x1c", by("7-Zip", "7z x -so")),
     (0, b"PK\x03\x04", by("zip", "unzip -p")),
 ];
 
 /// Signatures 512 bytes before the end: a VHD of fixed size is the raw disk with a footer after it.
-const ENDS: &[(&[u8], Container)] = &[(b"conectix", qemu("VHD")), (b"koly", qemu("DMG"))];
+const ENDS: &[(&[u8], Container)] = &[(b"conectix", qemu("VHD", "vpc")), (b"koly", qemu("DMG", "dmg"))];
 
-const fn qemu(name: &'static str) -> Container {
-    Container { name, tool: "" }
+const fn qemu(name: &'static str, format: &'static str) -> Container {
+    Container { name, kind: ContainerKind::VirtualDisk(format) }
+}
+
+const fn packed(name: &'static str, compression: Compression) -> Container {
+    Container { name, kind: ContainerKind::Compressed(compression) }
 }
 
 const fn by(name: &'static str, tool: &'static str) -> Container {
-    Container { name, tool }
+    Container { name, kind: ContainerKind::Command(tool) }
 }
 
 impl Container {
@@ -60,11 +86,22 @@ impl Container {
     #[must_use]
     pub fn conversion(&self, path: &Path) -> String {
         let path = path.display();
-        match self.tool {
-            "" => format!("qemu-img convert -O raw {path} disk.raw"),
-            tool => format!("{tool} {path} > disk.raw"),
+        match self.kind {
+            ContainerKind::VirtualDisk(_) => format!("qemu-img convert -O raw {path} disk.raw"),
+            ContainerKind::Compressed(_) => format!("{} -dc {path} > disk.raw", self.name),
+            ContainerKind::Command(tool) => format!("{tool} {path} > disk.raw"),
         }
     }
+}
+
+/// The compression of a stream that begins with `front`.
+fn compression_of(front: &[u8]) -> Option<Compression> {
+    FRONTS.iter().find_map(|(at, magic, found)| match found.kind {
+        ContainerKind::Compressed(compression) => {
+            front.get(*at..).is_some_and(|front| front.starts_with(magic)).then_some(compression)
+        }
+        _ => None,
+    })
 }
 
 /// The format of `disk` if it is not raw; `None` also if the disk cannot be read or is shorter than 512 bytes.
@@ -80,7 +117,7 @@ pub fn container_of(disk: &dyn ReadAt) -> Option<Container> {
     // Some programs write blanks or other lines before the first line of a VMDK descriptor.
     let descriptor = || {
         let text = front.windows(21).take(64).any(|window| window == b"# Disk DescriptorFile");
-        text.then_some(qemu("VMDK"))
+        text.then_some(qemu("VMDK", "vmdk"))
     };
     found.or_else(descriptor).or_else(|| {
         let mut end = [0; FRONT_BYTES];
@@ -112,7 +149,7 @@ mod tests {
         assert_eq!(container_of(&MemoryDisk::new(vec![0; 4096])), None);
         assert_eq!(container_of(&MemoryDisk::new(Vec::new())), None);
         let path = Path::new("a.vdi");
-        assert_eq!(qemu("VDI").conversion(path), "qemu-img convert -O raw a.vdi disk.raw");
-        assert_eq!(by("gzip", "gzip -dc").conversion(path), "gzip -dc a.vdi > disk.raw");
+        assert_eq!(qemu("VDI", "vdi").conversion(path), "qemu-img convert -O raw a.vdi disk.raw");
+        assert_eq!(packed("gzip", Compression::Gzip).conversion(path), "gzip -dc a.vdi > disk.raw");
     }
 }

@@ -44,7 +44,12 @@ impl Identity {
 /// any other kind of file.
 pub(crate) fn identify(path: &Path) -> Result<Identity> {
     let metadata = std::fs::metadata(path).map_err(|e| io_error("look at", path, e))?;
-    Identity::of(&metadata).ok_or_else(|| {
+    identity_of(&metadata, path)
+}
+
+/// The identity in the `metadata` of `path`. `Refused` unless it is a regular file or a block device.
+pub(crate) fn identity_of(metadata: &Metadata, path: &Path) -> Result<Identity> {
+    Identity::of(metadata).ok_or_else(|| {
         Error::new(ErrorKind::Refused, format!("`{}` is neither a file nor a block device", path.display()))
     })
 }

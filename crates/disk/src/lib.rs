@@ -8,6 +8,7 @@ pub mod device;
 mod file;
 mod filesystem;
 mod freeze;
+pub mod grow;
 mod in_use;
 mod ioctl;
 pub mod map;
@@ -25,7 +26,10 @@ mod volume;
 mod watch;
 mod writers;
 
-pub use container::{Container, container_of};
+pub use container::{
+    Compression, Container, ContainerKind, Qcow2Target, VirtualDisk, container_of, needs_others,
+    open_qcow2_target, open_virtual_disk, unpack,
+};
 pub use device::{Geometry, ReadAt, WriteAt};
 pub use file::Identity;
 pub use freeze::Freezer;

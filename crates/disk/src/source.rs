@@ -1,6 +1,8 @@
 //! Raw files and block devices as sources: opens them, and reads large ranges of a device past the page cache.
 
 use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -8,7 +10,7 @@ use base::Result;
 use base::limits::SECTOR_BYTES;
 use rustix::fs::{Advice, OFlags};
 
-use crate::file::{Identity, device_geometry, has_4k_table, identify, io_error, next_data};
+use crate::file::{Identity, device_geometry, has_4k_table, identify, identity_of, io_error, next_data};
 use crate::{Geometry, ReadAt};
 
 /// Shorter reads go through the page cache: partition tables and filesystem metadata are read in small pieces, often
@@ -33,35 +35,62 @@ pub struct Source {
 /// rounded up, and the rest of that sector reads as zeros. Logical sectors of a file have 512 bytes, or 4096 if its GPT
 /// was made for that size. `NotFound`, `Io`; `Refused` if it is neither file nor block device, or may not be read.
 pub fn open_source(path: &Path) -> Result<Source> {
-    let identity = identify(path)?;
-    let file = File::open(path).map_err(|e| io_error("open", path, e))?;
-    let name = path.display().to_string();
-    let (geometry, end) = match identity {
-        Identity::Device { .. } => {
-            let geometry = device_geometry(&file, path)?;
-            (geometry, geometry.size_bytes)
-        }
-        Identity::File { .. } => {
-            let end = file.metadata().map_err(|e| io_error("look at", path, e))?.len();
-            let size_bytes = end.next_multiple_of(SECTOR_BYTES);
-            (Geometry { size_bytes, logical_sector_bytes: 512, physical_sector_bytes: 512 }, end)
-        }
-    };
-    // A capture reads from start to end. If the kernel rejects the hint, reads are slower but correct.
-    let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
-    let is_device = matches!(identity, Identity::Device { .. });
-    let past_cache =
-        || OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path);
-    let direct = is_device.then(past_cache).and_then(std::io::Result::ok);
-    let mut source = Source { file, direct, path: path.to_owned(), name, identity, geometry, end };
-    if matches!(identity, Identity::File { .. }) && has_4k_table(&source) {
-        source.geometry.logical_sector_bytes = 4096;
-        source.geometry.physical_sector_bytes = 4096;
-    }
-    Ok(source)
+    // Before it is opened: the open of a named pipe would wait for somebody who writes to it.
+    identify(path)?;
+    Source::of(File::open(path).map_err(|e| io_error("open", path, e))?, path)
 }
 
 impl Source {
+    /// The source in an open `file`, which `path` names in messages.
+    pub(crate) fn of(file: File, path: &Path) -> Result<Self> {
+        let metadata = file.metadata().map_err(|e| io_error("look at", path, e))?;
+        let identity = identity_of(&metadata, path)?;
+        let (geometry, end) = match identity {
+            Identity::Device { .. } => {
+                let geometry = device_geometry(&file, path)?;
+                (geometry, geometry.size_bytes)
+            }
+            Identity::File { .. } => {
+                let end = metadata.len();
+                let size_bytes = end.next_multiple_of(SECTOR_BYTES);
+                (Geometry { size_bytes, logical_sector_bytes: 512, physical_sector_bytes: 512 }, end)
+            }
+        };
+        // A capture reads from start to end. If the kernel rejects the hint, reads are slower but correct.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
+        let is_device = matches!(identity, Identity::Device { .. });
+        let past_cache =
+            || OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path);
+        let direct = is_device.then(past_cache).and_then(std::io::Result::ok);
+        let (path, name) = (path.to_owned(), path.display().to_string());
+        let mut source = Self { file, direct, path, name, identity, geometry, end };
+        if matches!(identity, Identity::File { .. }) && has_4k_table(&source) {
+            source.geometry.logical_sector_bytes = 4096;
+            source.geometry.physical_sector_bytes = 4096;
+        }
+        Ok(source)
+    }
+
+    /// Whether it is a block device.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        matches!(self.identity, Identity::Device { .. })
+    }
+
+    /// A path by which other programs can open it while this process has it open, also if the file has no name.
+    #[must_use]
+    pub fn reopen_path(&self) -> PathBuf {
+        if self.path.exists() {
+            return std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        }
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
+    }
+
+    /// A handle on the source's bytes for one reader that begins at their start.
+    pub fn stream(&self) -> impl Read + '_ {
+        Stream { file: &self.file, at: 0 }
+    }
+
     /// The identity of the file or device, to check whether a target is the same one.
     #[must_use]
     pub fn identity(&self) -> Identity {
@@ -126,5 +155,19 @@ impl ReadAt for Source {
             Identity::File { .. } => next_data(&self.file, offset, self.end, self.geometry.size_bytes),
             Identity::Device { .. } => offset,
         }
+    }
+}
+
+/// Reads a file by offsets of its own: the handle and its offset are shared with others.
+struct Stream<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for Stream<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.file.read_at(into, self.at)?;
+        self.at += count as u64;
+        Ok(count)
     }
 }

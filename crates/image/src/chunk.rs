@@ -41,13 +41,6 @@ impl ChunkRef {
     }
 }
 
-/// Whether all of `bytes` are zero. Stops in the first piece that has another byte.
-#[must_use]
-pub fn is_zero(bytes: &[u8]) -> bool {
-    let (pieces, rest) = bytes.as_chunks::<64>();
-    pieces.iter().all(|piece| *piece == [0; 64]) && rest.iter().all(|&byte| byte == 0)
-}
-
 /// Computes plain digests. Hashes the content first, so that it is aligned for BLAKE3, then the extents.
 #[derive(Debug, Clone)]
 pub struct PlainHasher {

@@ -3,6 +3,8 @@
 /// A stage of a capture or an install.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
+    /// Decompresses a source, or reads a stream, into a temporary file. Counts the bytes that are read.
+    Unpack,
     /// Reads, encodes and stores the allocated bytes of a disk.
     Capture,
     /// Reads a target to find chunks that are already correct.
@@ -15,7 +17,7 @@ pub enum Stage {
 
 /// Receives progress reports. Worker threads call it once for each chunk, so it must be cheap.
 pub trait Progress: Send + Sync {
-    /// `stage` begins and will process `bytes` bytes in total.
+    /// `stage` begins and will process `bytes` bytes in total; 0 if that is not known.
     fn begin(&self, stage: Stage, bytes: u64);
 
     /// `stage` has processed `bytes` more bytes.

@@ -9,13 +9,13 @@ mod plan;
 use std::collections::HashMap;
 
 use base::limits::{CHUNK_BYTES_DEFAULT, DISK_SECTORS_MAX, PIPELINE_BYTES_DEFAULT};
-use base::{Digest, Error, ErrorKind, Extent, Result};
+use base::{Digest, Error, ErrorKind, Extent, Result, is_zero};
 use disk::{DiskMap, ReadAt};
 use parking_lot::Mutex;
 
 use crate::buffer::AlignedBuffer;
 use crate::catalogue::Catalogue;
-use crate::chunk::{ChunkRef, Encoder, PlainHasher, is_zero};
+use crate::chunk::{ChunkRef, Encoder, PlainHasher};
 use crate::cipher::Cipher;
 use crate::extents::{ChunkExtents, ChunkSize};
 use crate::layout::Layout;

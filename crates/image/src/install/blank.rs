@@ -3,11 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use base::{Error, ErrorKind, limits::SECTOR_BYTES};
-use base::{Extent, Result};
+use base::{Extent, Result, is_zero};
 
 use crate::buffer::AlignedBuffer;
 use crate::catalogue::Catalogue;
-use crate::chunk::is_zero;
 use crate::leaf::Leaf;
 
 use super::options::FreeSpace;

@@ -4,12 +4,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::limits::SECTOR_BYTES;
-use base::{Error, ErrorKind, Extent, Result};
+use base::{Error, ErrorKind, Extent, Result, is_zero};
 use crossbeam_channel::Receiver;
 use parking_lot::Mutex;
 
 use crate::buffer::AlignedBuffer;
-use crate::chunk::is_zero;
 use crate::progress::Stage;
 
 use super::blank::{Blank, GROUP_BYTES, for_each_blank, hull, part};

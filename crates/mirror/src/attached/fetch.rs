@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use base::{Error, ErrorKind, Result, limits::TREE_FANOUT};
+use base::{Error, ErrorKind, Result, is_zero, limits::TREE_FANOUT};
 use disk::{ReadAt, WriteAt};
 use image::catalogue::Catalogue;
-use image::chunk::is_zero;
 use image::tree::NodeSource;
 use image::{ChunkExtents, ChunkRef, Cipher, Decoder, Leaf, ObjectRef, Verified};
 

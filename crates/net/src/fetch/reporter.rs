@@ -197,7 +197,7 @@ impl Progress for Watched {
             let mut state = self.shared.state.lock();
             let report = &mut state.report;
             report.stage = match stage {
-                Stage::Capture | Stage::Install => HostStage::Receiving,
+                Stage::Unpack | Stage::Capture | Stage::Install => HostStage::Receiving,
                 Stage::Resume => HostStage::Comparing,
                 Stage::Verify => HostStage::Written,
             };

@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use base::{Error, limits::SECTOR_BYTES};
-use base::{ErrorKind, Result};
-use image::chunk::{PlainHasher, is_zero};
+use base::{ErrorKind, Result, is_zero};
+use image::chunk::PlainHasher;
 use image::{AlignedBuffer, ChunkExtents, ChunkRef, Leaf};
 
 use super::compose::{Borrowed, Content};

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use base::{Error, limits::SECTOR_BYTES};
-use base::{ErrorKind, Result};
+use base::{ErrorKind, Result, is_zero};
 use image::capture::LEVEL_DEFAULT;
-use image::chunk::{PlainHasher, is_zero};
+use image::chunk::PlainHasher;
 use image::{ChunkExtents, ChunkSize, Cipher, Decoder, Encoder, Layout, Leaf, ObjectSink, ObjectSource, Run};
 use parking_lot::Mutex;
 

@@ -1,0 +1,238 @@
+//! Reads the disks of virtual machines in QCOW2 and in VMDK files that describe flat extents, by the crate `imago`.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::limits::{DISK_SECTORS_MAX, SECTOR_BYTES};
+use base::{Error, ErrorKind, Result};
+use imago::file::File;
+use imago::format::drivers::FormatDriverInstance;
+use imago::format::gate::ImplicitOpenGate;
+use imago::qcow2::Qcow2;
+use imago::vmdk::Vmdk;
+use imago::{FormatAccess, FormatDriverBuilder, Mapping, Storage, StorageOpenOptions};
+use parking_lot::Mutex;
+
+use crate::file::{Identity, has_4k_table};
+use crate::{Geometry, ReadAt, Source};
+
+/// How many mappings are looked up in one search for data.
+const STEPS_MAX: usize = 1 << 14;
+/// Offset of `crypt_method` in the header of QCOW2 (QEMU, docs/interop/qcow2).
+const QCOW2_CRYPT_METHOD: u64 = 32;
+/// Offset of the incompatible features in the header of QCOW2 version 3, and the bit for metadata that are corrupt.
+const QCOW2_INCOMPATIBLE: u64 = 72;
+const QCOW2_CORRUPT: u64 = 1 << 1;
+/// The feature that the data lie in a file of their own: the only one that `imago` knows.
+const QCOW2_DATA_FILE: u64 = 1 << 2;
+
+/// A disk in a file of another format than raw.
+#[derive(Debug)]
+pub struct VirtualDisk {
+    disk: FormatAccess<File>,
+    name: String,
+    geometry: Geometry,
+    linked: Vec<PathBuf>,
+}
+
+/// Opens the disk in `source`, a QCOW2 or VMDK file. A backing file is only opened if `backing` is set, and data files
+/// of the disk if they lie in the same folder, or `backing` is set. `Refused` if such a file is named but not allowed,
+/// if the disk is encrypted, or marked as corrupt; `Unsupported` for kinds of these formats that need QEMU: zstd in
+/// QCOW2, sparse VMDK, a disk that was not closed. `Corrupt`, `NotFound`, `Io`.
+pub fn open_virtual_disk(source: &Source, is_qcow2: bool, backing: bool) -> Result<VirtualDisk> {
+    let name = source.name().to_owned();
+    let gate = Gate::new(source.path(), backing);
+    let opened = source
+        .file()
+        .try_clone()
+        .and_then(|file| File::from_open_file(file, StorageOpenOptions::new().filename(source.path())));
+    let opened = opened.map_err(|e| Error::from_io(format!("open `{name}`"), e))?;
+    let disk = if is_qcow2 {
+        check_qcow2(source)?;
+        access(Qcow2::<File>::builder(opened).open(gate.clone()))
+    } else {
+        access(Vmdk::<File>::builder(opened).open(gate.clone()))
+    };
+    // What `imago` takes for no VMDK may be one of the kinds that it does not know: another program decides.
+    let kind = if is_qcow2 { ErrorKind::Corrupt } else { ErrorKind::Unsupported };
+    let disk = disk.map_err(|error| gate.explain(&name, error, kind))?;
+    if disk.size().div_ceil(SECTOR_BYTES) > DISK_SECTORS_MAX {
+        let text = format!("`{name}` says that its disk has {} bytes: more than any", disk.size());
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    let size_bytes = disk.size().next_multiple_of(SECTOR_BYTES);
+    let geometry = Geometry { size_bytes, logical_sector_bytes: 512, physical_sector_bytes: 512 };
+    let linked = gate.opened.lock().iter().cloned().collect();
+    let mut disk = VirtualDisk { disk, name, geometry, linked };
+    if has_4k_table(&disk) {
+        disk.geometry.logical_sector_bytes = 4096;
+        disk.geometry.physical_sector_bytes = 4096;
+    }
+    Ok(disk)
+}
+
+fn access<D: FormatDriverInstance<Storage = File> + Debug + 'static>(
+    opened: io::Result<D>,
+) -> io::Result<FormatAccess<File>> {
+    opened.map(FormatAccess::new)
+}
+
+/// Refuses what `imago` would read nevertheless.
+fn check_qcow2(source: &Source) -> Result<()> {
+    let mut header = [0; 80];
+    source
+        .file()
+        .read_exact_at(&mut header, 0)
+        .map_err(|e| Error::from_io(format!("read the header of `{}`", source.name()), e))?;
+    let refused = |why: &str| Err(Error::new(ErrorKind::Refused, format!("`{}` is {why}", source.name())));
+    let number = |at: u64| {
+        let at = usize::try_from(at).expect("inside the header");
+        u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"))
+    };
+    if number(QCOW2_CRYPT_METHOD) != 0 {
+        return refused("an encrypted QCOW2: its key is not known here");
+    }
+    let version = number(4);
+    let features = if version >= 3 { u64::from(number(QCOW2_INCOMPATIBLE + 4)) } else { 0 };
+    if features & QCOW2_CORRUPT != 0 {
+        return refused("a QCOW2 that is marked as corrupt: `qemu-img check -r all` repairs it");
+    }
+    if version < 2 || features & !QCOW2_DATA_FILE != 0 {
+        let text = format!("`{}` is a QCOW2 of version {version} with features {features:#x}", source.name());
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    Ok(())
+}
+
+/// Decides which other files a disk may open. The name of such a file stands in the disk, and a stranger may have
+/// written it.
+#[derive(Debug, Clone)]
+struct Gate {
+    folder: Option<PathBuf>,
+    backing: bool,
+    opened: Arc<Mutex<BTreeSet<PathBuf>>>,
+    /// The disks of the chain so far.
+    layers: Arc<Mutex<BTreeSet<PathBuf>>>,
+    refused: Arc<Mutex<Option<PathBuf>>>,
+}
+
+impl Gate {
+    fn new(path: &Path, backing: bool) -> Self {
+        let path = path.canonicalize().ok();
+        let folder = path.as_deref().and_then(Path::parent).map(Path::to_owned);
+        let layers = Arc::new(Mutex::new(path.into_iter().collect()));
+        Self { folder, backing, opened: Arc::default(), layers, refused: Arc::default() }
+    }
+
+    /// Refuses the file at `path` unless it is allowed, and is a file or block device.
+    fn check(&self, path: Option<&Path>, may: impl FnOnce(&Path) -> bool) -> io::Result<()> {
+        let Some(path) = path else { return Err(io::ErrorKind::PermissionDenied.into()) };
+        if !may(path) {
+            *self.refused.lock() = Some(path.to_owned());
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        if Identity::of(&path.metadata()?).is_none() {
+            let text = format!("`{}` is neither a file nor a block device", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        self.opened.lock().insert(path.to_owned());
+        Ok(())
+    }
+
+    /// `broken` is the kind of the error if the disk's metadata make no sense.
+    fn explain(&self, name: &str, error: io::Error, broken: ErrorKind) -> Error {
+        if let Some(path) = self.refused.lock().take() {
+            let text = format!("`{name}` needs another file, `{}`", path.display());
+            return Error::new(ErrorKind::Refused, text);
+        }
+        let text = format!("open `{name}`");
+        match error.kind() {
+            io::ErrorKind::Unsupported => Error::from_source(ErrorKind::Unsupported, text, error),
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+                Error::from_source(broken, text, error)
+            }
+            _ => Error::from_io(text, error),
+        }
+    }
+}
+
+impl ImplicitOpenGate<File> for Gate {
+    fn open_format<F: FormatDriverBuilder<File>>(&mut self, builder: F) -> io::Result<FormatAccess<File>> {
+        let path = builder.get_image_path();
+        self.check(path.as_deref(), |_| self.backing)?;
+        let layer = path.unwrap_or_default().canonicalize()?;
+        if !self.layers.lock().insert(layer) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "its backing files refer to each other in a circle",
+            ));
+        }
+        access(builder.open(self.clone()))
+    }
+
+    fn open_storage(&mut self, options: StorageOpenOptions) -> io::Result<File> {
+        let path = options.get_filename().map(Path::to_owned);
+        let is_beside =
+            |path: &Path| path.canonicalize().is_ok_and(|path| path.parent() == self.folder.as_deref());
+        self.check(path.as_deref(), |path| self.backing || is_beside(path))?;
+        File::open(options.write(false))
+    }
+}
+
+impl VirtualDisk {
+    /// The other files that the disk consists of: backing files, extents.
+    #[must_use]
+    pub fn linked(&self) -> &[PathBuf] {
+        &self.linked
+    }
+}
+
+impl ReadAt for VirtualDisk {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let wanted = buf.len() as u64;
+        let failed = |e: io::Error| {
+            let text = format!("read {wanted} bytes at offset {offset} of `{}`", self.name);
+            if e.kind() == io::ErrorKind::InvalidData {
+                return Error::from_source(ErrorKind::Corrupt, text, e);
+            }
+            Error::from_io(text, e)
+        };
+        // Past the end of the disk `imago` reads zeros.
+        let end = offset.checked_add(wanted).filter(|&end| end <= self.geometry.size_bytes);
+        end.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
+        self.disk.read(buf, offset).map_err(failed)
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        next_data(&self.disk, offset, self.geometry.size_bytes)
+    }
+}
+
+/// The first offset at or after `offset` that may hold a byte other than zero; `size` if there is none.
+pub(super) fn next_data(disk: &FormatAccess<File>, offset: u64, size: u64) -> u64 {
+    let mut at = offset;
+    // Each step passes what one table maps, half a gigabyte in most files: a caller asks again for the rest.
+    for _ in 0..STEPS_MAX {
+        if at >= size {
+            break;
+        }
+        match disk.get_mapping(at, size - at) {
+            Ok((Mapping::Zero { .. }, len)) if len > 0 => at += len,
+            // A part that can't be looked up is read, and the error shows then.
+            _ => break,
+        }
+    }
+    at.clamp(offset, size.max(offset))
+}

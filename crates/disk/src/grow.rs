@@ -1,0 +1,326 @@
+//! Grows the last partition of a disk to the disk's end, and the filesystem in it, by the tools of partition tables and
+//! filesystems: sfdisk, resize2fs, xfs_growfs, btrfs, ntfsresize, mkswap, pvresize. They work on loop devices over the
+//! disk, so it may be a file as well, and the kernel need not know its partitions.
+
+mod tools;
+
+use std::path::Path;
+
+use base::{Error, ErrorKind, Extent, Result};
+use rustix::process::geteuid;
+
+use crate::{
+    DiskMap, Partition, ReadAt, SurveyOptions, TableKind, TargetOptions, backup_gpt, open_source,
+    open_target, preflight, survey,
+};
+use tools::{Attached, Mounted, run};
+
+/// What a filesystem can be grown by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Ext,
+    Xfs,
+    Btrfs,
+    Ntfs,
+    Swap,
+    Lvm,
+}
+
+/// Kinds of filesystems that can grow, the way, and the tools that it needs.
+const WAYS: &[(&str, Way, &[&str])] = &[
+    ("ext2", Way::Ext, &["e2fsck", "resize2fs"]),
+    ("ext3", Way::Ext, &["e2fsck", "resize2fs"]),
+    ("ext4", Way::Ext, &["e2fsck", "resize2fs"]),
+    ("xfs", Way::Xfs, &["mount", "umount", "xfs_growfs"]),
+    ("btrfs", Way::Btrfs, &["mount", "umount", "btrfs"]),
+    ("ntfs", Way::Ntfs, &["ntfsresize"]),
+    ("swap", Way::Swap, &["mkswap"]),
+    ("LVM2_member", Way::Lvm, &["pvresize"]),
+];
+/// Types of partitions that stand last on many disks and that nobody means: Windows' recovery, by GUID and by MBR type.
+const RECOVERY: [&str; 2] = ["de94bba4-06d1-4d40-a16a-bfd50179d6ac", "27"];
+
+/// A partition as the choice needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// Its number; 0 for a disk that is one filesystem.
+    pub number: u32,
+    /// Its place on the disk.
+    pub extent: Extent,
+    /// Its type, as in [`Partition`].
+    pub type_id: String,
+    /// The name of the filesystem in it, as in [`crate::Filesystem`].
+    pub kind: Option<String>,
+}
+
+impl Slot {
+    fn of(partition: &Partition) -> Self {
+        Self {
+            number: partition.number,
+            extent: partition.extent,
+            type_id: partition.type_id.clone(),
+            kind: partition.filesystem.as_ref().map(|found| found.kind.to_owned()),
+        }
+    }
+}
+
+/// The partition that is to grow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Its number.
+    pub number: u32,
+    /// The name of its filesystem.
+    pub kind: &'static str,
+    way: Way,
+    tools: Vec<&'static str>,
+}
+
+/// What was grown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grown {
+    /// The partition.
+    pub number: u32,
+    /// Its filesystem.
+    pub kind: &'static str,
+    /// Its size in bytes before, and now.
+    pub bytes: (u64, u64),
+}
+
+/// Chooses the partition that can grow when the disk becomes larger: number `wanted`, or the last one. `Refused`, with
+/// the reason, if another one lies behind it, if its filesystem can't grow, or if nothing tells that the last one is
+/// meant.
+pub fn choose(slots: &[Slot], wanted: Option<u32>) -> Result<Choice> {
+    let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
+    let Some(last) = slots.iter().max_by_key(|slot| slot.extent.start) else {
+        return refused("the disk has no partition and no filesystem that could grow".to_owned());
+    };
+    let number = wanted.unwrap_or(last.number);
+    let Some(slot) = slots.iter().find(|slot| slot.number == number) else {
+        return refused(format!("the disk has no partition {number}"));
+    };
+    if slot.number != last.number {
+        return refused(format!("partition {number} can't grow: partition {} lies behind it", last.number));
+    }
+    let kind = slot.kind.as_deref().unwrap_or("unknown");
+    let Some((kind, way, tools)) = WAYS.iter().find(|(known, ..)| *known == kind) else {
+        return refused(format!("{} can't grow: it holds {kind}", place(number)));
+    };
+    let is_aside = *way == Way::Swap || RECOVERY.contains(&slot.type_id.as_str());
+    if wanted.is_none() && is_aside {
+        let what = if *way == Way::Swap { "swap space" } else { "a recovery system" };
+        return refused(format!(
+            "the last partition, {number}, is {what}: nothing grows unless its number is given"
+        ));
+    }
+    let mut tools = [&["losetup"], *tools].concat();
+    if number > 0 {
+        tools.push("sfdisk");
+    }
+    Ok(Choice { number, kind, way: *way, tools })
+}
+
+fn place(number: u32) -> String {
+    if number == 0 { "the disk".to_owned() } else { format!("partition {number}") }
+}
+
+impl Choice {
+    /// Checks that this process may and can do it. `Refused` if it is not root's, or a tool is missing.
+    pub fn check(&self) -> Result<()> {
+        let missing: Vec<_> = self.tools.iter().copied().filter(|tool| !tools::exists(tool)).collect();
+        if !missing.is_empty() {
+            let text = format!("to grow {} takes {}, which is not installed", self.kind, missing.join(", "));
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        if geteuid().is_root() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Refused, "only root can grow a filesystem: it takes a loop device"))
+    }
+}
+
+/// The partitions of the disk that `map` describes.
+#[must_use]
+pub fn slots(map: &DiskMap) -> Vec<Slot> {
+    map.partitions.iter().map(Slot::of).collect()
+}
+
+/// Grows partition `wanted` of the disk at `path`, or the last one, to the end of the disk, and its filesystem with it.
+/// `None` if there is nothing to gain. Does nothing twice: after a crash it can be called again. `Refused` if the disk
+/// is in use or nothing can grow; `Io` if a tool fails, with its words.
+pub fn grow(path: &Path, wanted: Option<u32>) -> Result<Option<Grown>> {
+    let source = open_source(path)?;
+    let geometry = source.geometry();
+    preflight(path, geometry, None)?;
+    let before = survey(&source, &SurveyOptions::default())?;
+    let choice = choose(&slots(&before), wanted)?;
+    choice.check()?;
+    if choice.way == Way::Btrfs {
+        refuse_mounted_twin(&before, choice.number)?;
+    }
+    move_backup(path, geometry.logical_sector_bytes)?;
+    let bytes_of = |map: &DiskMap| -> Result<Extent> {
+        let found = map.partitions.iter().find(|partition| partition.number == choice.number);
+        let gone =
+            || Error::new(ErrorKind::Corrupt, format!("{} is gone after it grew", place(choice.number)));
+        found.map(|partition| partition.extent).ok_or_else(gone)
+    };
+    let old = bytes_of(&before)?;
+    if choice.number > 0 {
+        let whole =
+            Attached::over(path, Extent::new(0, geometry.size_bytes / 512), geometry.logical_sector_bytes)?;
+        extend(whole.path(), &before, choice.number)?;
+    }
+    drop(source);
+    let source = open_source(path)?;
+    let after = survey(&source, &SurveyOptions::default())?;
+    let new = bytes_of(&after)?;
+    if new.start != old.start || new.count < old.count {
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("{} is at another place after it grew", place(choice.number)),
+        ));
+    }
+    drop(source);
+    let device = Attached::over(path, new, geometry.logical_sector_bytes)?;
+    enlarge(&choice, device.path(), &after)?;
+    device.end()?;
+    let bytes = (old.len_bytes(), new.len_bytes());
+    Ok((bytes.1 > bytes.0).then_some(Grown { number: choice.number, kind: choice.kind, bytes }))
+}
+
+/// Moves the backup of a GPT to the end, if it is elsewhere.
+fn move_backup(path: &Path, sector_bytes: u32) -> Result<()> {
+    let options = TargetOptions { file_sector_bytes: Some(sector_bytes), ..TargetOptions::default() };
+    let target = open_target(path, &options)?;
+    match backup_gpt::made_bytes(&target, sector_bytes)? {
+        Some(made) if made < target.geometry().size_bytes => {
+            backup_gpt::move_to_end(&target, sector_bytes, made).map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Extends the partition's entry in the table of the whole disk at `device`; for a logical one, the extended partition
+/// before.
+fn extend(device: &Path, map: &DiskMap, number: u32) -> Result<()> {
+    let to_end = |number: &str| {
+        let number = format!("-N{number}");
+        let arguments = [
+            "--quiet",
+            "--no-reread",
+            "--no-tell-kernel",
+            "--wipe=never",
+            "--wipe-partitions=never",
+            &number,
+        ];
+        match run("sfdisk", &arguments, &[device], Some(", +\n")) {
+            // It says so if the partition reaches the end already.
+            Err(error) if error.to_string().contains("No free sectors available") => Ok(()),
+            other => other.map(drop),
+        }
+    };
+    if map.table == TableKind::Mbr && number >= 5 {
+        let dump = run("sfdisk", &["--dump"], &[device], None)?;
+        let is_extended = |line: &&str| {
+            ["type=5", "type=f", "type=85"]
+                .iter()
+                .any(|kind| line.split(',').any(|field| field.trim() == *kind))
+        };
+        let slot = dump.lines().filter(|line| line.contains("start=")).position(|line| is_extended(&line));
+        let slot =
+            slot.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the disk has no extended partition"))?;
+        to_end(&(slot + 1).to_string())?;
+    }
+    to_end(&number.to_string())
+}
+
+/// Makes the filesystem fill `device`.
+fn enlarge(choice: &Choice, device: &Path, map: &DiskMap) -> Result<()> {
+    match choice.way {
+        Way::Ext => {
+            // 1: it corrected something, such as a journal that was not replayed.
+            tools::run_with(&[0, 1], "e2fsck", &["-f", "-p"], &[device], None)?;
+            run("resize2fs", &[], &[device], None)?;
+        }
+        Way::Xfs => {
+            let mounted = Mounted::at(device, "xfs", "nouuid")?;
+            run("xfs_growfs", &["-d"], &[mounted.path()], None)?;
+            mounted.end()?;
+        }
+        Way::Btrfs => {
+            let mounted = Mounted::at(device, "btrfs", "defaults")?;
+            run("btrfs", &["filesystem", "resize", "max"], &[mounted.path()], None)?;
+            mounted.end()?;
+        }
+        Way::Ntfs => {
+            run("ntfsresize", &["--force", "--force", "--no-progress-bar"], &[device], Some("y\n"))?;
+        }
+        Way::Swap => {
+            let swap = map.partitions.iter().find(|partition| partition.number == choice.number);
+            let swap = swap.and_then(|partition| partition.filesystem.as_ref());
+            let mut arguments = Vec::new();
+            if let Some(uuid) = swap.and_then(|swap| swap.uuid.as_deref()) {
+                arguments.extend(["--uuid", uuid]);
+            }
+            if let Some(label) = swap.and_then(|swap| swap.label.as_deref()) {
+                arguments.extend(["--label", label]);
+            }
+            run("mkswap", &arguments, &[device], None)?;
+        }
+        Way::Lvm => {
+            let devices = format!("--devices={}", device.display());
+            run("pvresize", &[&devices], &[device], None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses if a btrfs with the same UUID is mounted on this machine: the kernel would take both for parts of one.
+fn refuse_mounted_twin(map: &DiskMap, number: u32) -> Result<()> {
+    let found = map.partitions.iter().find(|partition| partition.number == number);
+    let uuid = found.and_then(|partition| partition.filesystem.as_ref()?.uuid.clone()).unwrap_or_default();
+    if uuid.is_empty() || !Path::new("/sys/fs/btrfs").join(&uuid).exists() {
+        return Ok(());
+    }
+    let text =
+        format!("the btrfs in {} can't grow here: one with the same UUID, {uuid}, is mounted", place(number));
+    Err(Error::new(ErrorKind::Refused, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(number: u32, start: u64, kind: Option<&str>, type_id: &str) -> Slot {
+        let kind = kind.map(str::to_owned);
+        Slot { number, extent: Extent::new(start, 100), type_id: type_id.to_owned(), kind }
+    }
+
+    #[test]
+    fn the_last_partition_grows_and_no_other() {
+        let slots = [slot(2, 2048, Some("vfat"), "ef"), slot(1, 4096, Some("ext4"), "83")];
+        assert_eq!(choose(&slots, None).unwrap().number, 1);
+        assert_eq!(choose(&slots, Some(1)).unwrap().kind, "ext4");
+        for (wanted, words) in [(Some(2), "partition 1 lies behind it"), (Some(3), "no partition 3")] {
+            let error = choose(&slots, wanted).unwrap_err();
+            assert!(error.kind() == ErrorKind::Refused && error.to_string().contains(words), "{error}");
+        }
+        assert!(choose(&[], None).is_err());
+        assert!(choose(&[slot(1, 0, None, "83")], None).unwrap_err().to_string().contains("unknown"));
+        assert!(
+            choose(&[slot(0, 0, Some("vfat"), "")], None)
+                .unwrap_err()
+                .to_string()
+                .contains("the disk can't grow")
+        );
+    }
+
+    #[test]
+    fn what_nobody_means_grows_only_by_its_number() {
+        for (kind, type_id) in [("swap", "82"), ("ntfs", RECOVERY[0]), ("ntfs", "27")] {
+            let slots = [slot(1, 0, Some("ext4"), "83"), slot(3, 9, Some(kind), type_id)];
+            assert!(choose(&slots, None).is_err());
+            assert_eq!(choose(&slots, Some(3)).unwrap().kind, kind);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Runs the tools of filesystems, and holds loop devices and mounts while they work.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use base::{Error, ErrorKind, Extent, Result};
+
+/// Where tools lie that a plain user's search path leaves out.
+const MORE_PATHS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+fn search_path() -> std::ffi::OsString {
+    let known = env::var_os("PATH").unwrap_or_default();
+    let all = env::split_paths(&known).chain(MORE_PATHS.map(PathBuf::from));
+    env::join_paths(all).unwrap_or(known)
+}
+
+/// Whether `tool` is installed.
+pub(super) fn exists(tool: &str) -> bool {
+    env::split_paths(&search_path()).any(|folder| folder.join(tool).is_file())
+}
+
+/// Runs `tool`, and returns what it printed. `Io` with its last words if it fails.
+pub(super) fn run(tool: &str, arguments: &[&str], paths: &[&Path], input: Option<&str>) -> Result<String> {
+    run_with(&[0], tool, arguments, paths, input)
+}
+
+/// The same for a tool whose exit codes `good` all mean success.
+pub(super) fn run_with(
+    good: &[i32],
+    tool: &str,
+    arguments: &[&str],
+    paths: &[&Path],
+    input: Option<&str>,
+) -> Result<String> {
+    let failed = |error| Error::from_io(format!("run {tool}"), error);
+    let paths = paths.iter().map(|path| path.as_os_str());
+    let mut child = Command::new(tool)
+        .args(arguments.iter().map(OsStr::new).chain(paths))
+        .env("PATH", search_path())
+        .env("LC_ALL", "C")
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
+        // A tool that ends without reading it tells why itself.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let done = child.wait_with_output().map_err(failed)?;
+    if done.status.code().is_some_and(|code| good.contains(&code)) {
+        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
+    }
+    let words = [&done.stderr, &done.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
+    let words = words.into_iter().find(|words| !words.is_empty()).unwrap_or_else(|| done.status.to_string());
+    let last =
+        words.lines().rev().take(3).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("; ");
+    Err(Error::new(ErrorKind::Io, format!("{tool} failed: {last}")))
+}
+
+/// A loop device over a part of a disk.
+pub(super) struct Attached {
+    device: PathBuf,
+    ended: bool,
+}
+
+impl Attached {
+    pub(super) fn over(path: &Path, part: Extent, sector_bytes: u32) -> Result<Self> {
+        let (offset, size) = (part.offset_bytes().to_string(), part.len_bytes().to_string());
+        let sector = sector_bytes.to_string();
+        let arguments =
+            ["--find", "--show", "--offset", &offset, "--sizelimit", &size, "--sector-size", &sector];
+        let device = run("losetup", &arguments, &[path], None)?;
+        Ok(Self { device: PathBuf::from(device.trim()), ended: false })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.device
+    }
+
+    /// Writes out what its cache holds, and detaches it.
+    pub(super) fn end(mut self) -> Result<()> {
+        self.ended = true;
+        let synced = std::fs::File::open(&self.device).and_then(|device| device.sync_all());
+        run("losetup", &["--detach"], &[&self.device], None)?;
+        synced.map_err(|error| Error::from_io("write out a grown filesystem", error))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = run("losetup", &["--detach"], &[&self.device], None);
+        }
+    }
+}
+
+/// A mounted filesystem, in a folder of its own.
+pub(super) struct Mounted {
+    folder: tempfile::TempDir,
+    ended: bool,
+}
+
+impl Mounted {
+    pub(super) fn at(device: &Path, kind: &str, options: &str) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("diskcast-grow-").tempdir();
+        let folder = folder.map_err(|error| Error::from_io("make a folder to mount a filesystem", error))?;
+        let options = format!("{options},nosuid,nodev,noexec");
+        run("mount", &["-t", kind, "-o", &options], &[device, folder.path()], None)?;
+        Ok(Self { folder, ended: false })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn end(mut self) -> Result<()> {
+        self.ended = true;
+        run("umount", &[], &[self.folder.path()], None).map(drop)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = run("umount", &[], &[self.folder.path()], None);
+        }
+    }
+}
