@@ -105,6 +105,7 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         Command::Attach(_)
         | Command::Mount(_)
         | Command::Fetch(_)
+        | Command::Grow(_)
         | Command::Doctor(_)
         | Command::Detach(_)
         | Command::Disks(_)

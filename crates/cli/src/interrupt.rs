@@ -29,6 +29,8 @@ pub(crate) enum Leaves {
     Nothing,
     /// A target that can be gone on with.
     PartOfTarget,
+    /// A disk whose last partition, or its filesystem, may still have its old size.
+    NotGrown,
     /// Nothing, since the target was `null:`.
     NoTarget,
     /// The beginning of a disk in standard output.
@@ -46,6 +48,7 @@ impl Leaves {
         let (words, hint) = match self {
             Self::Nothing => ("interrupted", None),
             Self::PartOfTarget => ("interrupted", Some(GO_ON)),
+            Self::NotGrown => ("interrupted: the disk may not have grown", Some("`diskcast grow` goes on")),
             Self::NoTarget => ("interrupted: nothing was written, and not everything was verified", None),
             Self::PartOfStream => ("interrupted: standard output got a part of the disk only", None),
             Self::NoVersion => ("interrupted: no version was made", None),

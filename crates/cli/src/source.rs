@@ -1,9 +1,13 @@
-//! Checks the source of a capture or commit: it must be a raw disk, no other program may write to it, and it must not
-//! change while it is read.
+//! Opens and checks the source of a capture or commit: no other program may write to it, and it must not change while
+//! it is read.
+
+mod contents;
+mod foreign;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub(crate) use contents::{Contents, export, is_local, open, open_export};
 use disk::{Freezer, Source, SurveyOptions, Watch, Writer};
 
 use crate::args::{SourceForm, Taking};
@@ -19,8 +23,8 @@ const HINT: &str = "unmount it, remount it read-only or end what writes to it; \
 /// The same hint for a commit, which has neither --freeze nor --live.
 const HINT_OF_COMMIT: &str = "unmount it, remount it read-only or end what writes to it";
 
-/// Refuses a `source` that contains a disk in a format other than raw (such as QCOW2), unless `form` says that it is
-/// raw.
+/// Refuses the `source` of a commit if it contains a disk in a format other than raw (such as QCOW2), unless `form`
+/// says that it is raw.
 pub(crate) fn check_form(source: &Source, form: Option<SourceForm>) -> Result<()> {
     let Some(found) = disk::container_of(source).filter(|_| form != Some(SourceForm::Raw)) else {
         return Ok(());

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use disk::device::NullTarget;
-use disk::{Geometry, TargetOptions, WriteAt};
+use disk::{Geometry, ReadAt, TargetOptions, WriteAt};
 use image::{Catalogue, FreeSpace, InstallOptions, Manifest, OldSignature};
+use mirror::nbd::{ExportAddress, NbdDisk};
 use serde_json::json;
 
-use crate::args::{Effort, Free, Global, Writing};
+use crate::args::{Effort, FileForm, Free, Global, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::output::Output;
 use crate::ui::prompt;
@@ -24,11 +25,60 @@ pub(crate) fn is_null(path: &Path) -> bool {
     path.as_os_str() == NULL
 }
 
+/// The address of an NBD export, if `path` is one.
+fn export(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| ExportAddress::is_one(text))
+}
+
+/// Whether `path` is a disk, or a file that will hold one byte by byte.
+pub(crate) fn is_plain(path: &Path, writing: &Writing) -> bool {
+    !is_null(path) && export(path).is_none() && writing.form == FileForm::Raw
+}
+
+/// Opens the disk that an NBD server exports as `address`, if `version` fits on it.
+fn open_export(address: &str, version: &Manifest) -> Result<NbdDisk> {
+    let disk = NbdDisk::open(&ExportAddress::parse(address)?)?;
+    let (has, needs) = (disk.geometry(), geometry(version));
+    let why = if disk.is_read_only() {
+        "its server allows no writes".to_owned()
+    } else if has.size_bytes < needs.size_bytes {
+        format!("it has {} bytes, the image needs {}", has.size_bytes, needs.size_bytes)
+    } else if has.logical_sector_bytes > needs.logical_sector_bytes {
+        format!(
+            "it has sectors of {} bytes, the image of {}",
+            has.logical_sector_bytes, needs.logical_sector_bytes
+        )
+    } else {
+        return Ok(disk);
+    };
+    Err(Failure::new(Exit::Refused, format!("`{address}` can't take the image: {why}"))
+        .hint("nothing was written"))
+}
+
+/// Refuses what `writing` asks for and the target at `path` can't have. Writes nothing.
+pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
+    let is_file = !is_null(path) && export(path).is_none() && !is_device(path);
+    if writing.form != FileForm::Raw && !is_file {
+        let text = format!("--as is for files: `{}` takes the disk as it is", path.display());
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    if writing.size.is_some() && !is_file {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("`{}` has its size: --size is for files", path.display()),
+        ));
+    }
+    Ok(())
+}
+
 /// Checks that `version` may be written to `path`, without writing anything. The disk that it was captured from is
 /// refused unless `onto_source` is set.
 pub(crate) fn check(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_null(path) {
         return Ok(());
+    }
+    if let Some(address) = export(path) {
+        return open_export(address, version).map(drop);
     }
     disk::preflight(path, geometry(version), None).map_err(|error| {
         let failure = Failure::from(error);
@@ -78,7 +128,7 @@ pub(crate) fn confirm(
     }
     let (image, number) = (&version.image, version.number);
     let by = format!("will be overwritten by {image}@{number}");
-    if is_device(path) {
+    if is_device(path) || export(path).is_some() {
         return prompt::confirm(&format!("all data on {} {by}", path.display()), "say --yes if you are sure");
     }
     let held = if is_null(path) { 0 } else { held_bytes(path) };
@@ -94,13 +144,22 @@ pub(crate) fn open(path: &Path, version: &Manifest, writing: &Writing) -> Result
     if is_null(path) {
         return Ok(Arc::new(NullTarget::new(geometry(version))));
     }
+    if let Some(address) = export(path) {
+        return Ok(Arc::new(open_export(address, version)?));
+    }
+    if writing.form == FileForm::Qcow2 {
+        let size_bytes = opening(version, writing).create_size.unwrap_or(0);
+        let geometry = Geometry { size_bytes, ..geometry(version) };
+        return Ok(Arc::new(disk::open_qcow2_target(path, geometry, writing.resume)?));
+    }
     Ok(Arc::new(disk::open_target(path, &opening(version, writing))?))
 }
 
 fn opening(version: &Manifest, writing: &Writing) -> TargetOptions {
     let geometry = geometry(version);
+    let unit = u64::from(geometry.logical_sector_bytes);
     TargetOptions {
-        create_size: Some(geometry.size_bytes),
+        create_size: Some(writing.size.unwrap_or(0).max(geometry.size_bytes).next_multiple_of(unit)),
         cut: !writing.keep_size,
         file_sector_bytes: Some(geometry.logical_sector_bytes),
         force: false,
@@ -116,13 +175,20 @@ pub(crate) fn show_old(
     writing: &Writing,
     output: Output,
 ) -> Result<()> {
-    if is_null(path) {
-        return Ok(());
-    }
-    let Some(target) = disk::look_at_target(path, &opening(version, writing))? else { return Ok(()) };
+    let target: Box<dyn ReadAt> = match export(path) {
+        Some(address) => Box::new(open_export(address, version)?),
+        // Another form begins with nothing in it.
+        None if !is_plain(path, writing) => return Ok(()),
+        None => match disk::look_at_target(path, &opening(version, writing))? {
+            Some(target) => target,
+            None => return Ok(()),
+        },
+    };
     let (has, image) = (target.geometry().size_bytes, geometry(version).size_bytes);
     // A file will have the length of the image, unless `--keep-size` lets it stay longer.
-    let size = if is_device(path) || writing.keep_size { has.max(image) } else { image };
+    let image = image.max(writing.size.unwrap_or(0));
+    let size =
+        if is_device(path) || export(path).is_some() || writing.keep_size { has.max(image) } else { image };
     let old = image::old_signatures(catalogue, &*target, size)?;
     show_signatures(&old, writing, output)
 }

@@ -338,6 +338,7 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "capture",
         "install",
         "commit",
+        "grow",
         "serve",
         "fetch",
         "switch",

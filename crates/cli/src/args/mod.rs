@@ -11,4 +11,4 @@ pub(crate) use attached::{DisksFolder, RunningDisk};
 pub(crate) use global::{Global, Keys};
 pub(crate) use server::{FromServer, ServerAccess, StateFolder, There, Transport};
 pub(crate) use source::{SourceForm, Taking};
-pub(crate) use target::{Effort, Free, Writing};
+pub(crate) use target::{Effort, FileForm, Free, Writing};

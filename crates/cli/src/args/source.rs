@@ -13,6 +13,10 @@ pub(crate) struct Taking {
     /// Treat the source as a raw disk although it begins like a file of another format, such as QCOW2
     #[arg(long, value_enum)]
     pub format: Option<SourceForm>,
+    /// Also read the files that a QCOW2 or VMDK names: its backing files, and extents in other folders. Whoever made it
+    /// chose these names
+    #[arg(long)]
+    pub backing: bool,
 }
 
 /// Forms of a source.

@@ -1,6 +1,6 @@
 //! Options for writing a target.
 
-use super::parse::parse_memory;
+use super::parse::{parse_memory, parse_size};
 
 /// How a target is written.
 #[derive(Debug, Clone, clap::Args)]
@@ -23,6 +23,22 @@ pub(crate) struct Writing {
     /// Do not move the backup GPT to the end of a larger disk
     #[arg(long)]
     pub keep_gpt: bool,
+    /// Then grow the last partition, or the one with this number, and its filesystem to the end of a larger disk
+    #[arg(
+        long,
+        value_name = "PARTITION",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0",
+        conflicts_with = "keep_gpt"
+    )]
+    pub grow: Option<u32>,
+    /// Format of a file that is written
+    #[arg(long = "as", value_enum, value_name = "FORMAT", default_value_t = FileForm::Raw)]
+    pub form: FileForm,
+    /// Size of a file that is to be larger than the image
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
     /// Overwrite a file that is not empty without asking; --resume does, too
     #[arg(long)]
     pub overwrite: bool,
@@ -40,6 +56,15 @@ pub(crate) struct Effort {
     /// Memory for data between the pipeline stages
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "64M")]
     pub memory: u64,
+}
+
+/// Formats of files that are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum FileForm {
+    /// The disk, byte by byte, with holes
+    Raw,
+    /// A QCOW2 of version 3
+    Qcow2,
 }
 
 /// What becomes of free space.

@@ -18,7 +18,7 @@ use crate::args::{Effort, ServerAccess, Taking};
 use crate::clock;
 use crate::exit::Result;
 use crate::interrupt::Leaves;
-use crate::source::{self, StableSource};
+use crate::source::{self, Contents, StableSource};
 use crate::ui::progress::{Meter, show_rate};
 use crate::{connect, interrupt, repository};
 
@@ -33,9 +33,13 @@ Examples:
   diskcast capture /dev/sda classroom
   diskcast capture /dev/sdb data --freeze         freeze its mounted filesystems during the capture
   diskcast capture disk.img web --partition 2 --label os=debian-12
+  diskcast capture cloud.qcow2 web                a disk of a virtual machine; cloud.img.xz works, too
+  ssh other 'dd if=/dev/sdb bs=1M' | diskcast capture - web
   diskcast capture /dev/sda web --to https://10.0.0.1:7717 --token-file write.token")]
 pub(crate) struct Args {
-    /// Disk to read: a block device or a raw image file
+    /// Disk to read: a block device, a raw image file, QCOW2 or flat VMDK, each also compressed (gzip, xz, zstd,
+    /// bzip2); what qemu-nbd reads, where it is installed; `-` for standard input; `nbd://HOST/EXPORT` or
+    /// `nbd+unix:///EXPORT?socket=PATH`
     pub source: PathBuf,
     /// Image that gets the new version; it need not exist yet
     pub name: String,
@@ -71,8 +75,6 @@ const KNOWN_CHUNKS_MAX: u64 = 1 << 20;
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let image: ImageName = args.name.parse()?;
-    let source = disk::open_source(&args.source)?;
-    source::check_form(&source, args.taking.format)?;
     let skip = args.skip.clone();
     let options = SurveyOptions { raw: args.raw, partition: args.partition, skip, live: false };
     interrupt::leaves(Leaves::NoVersion);
@@ -83,6 +85,19 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         }
         _ => None,
     };
+    if let Some(address) = source::export(&args.source) {
+        let disk = source::open_export(address, &args.taking)?;
+        let is_live = !disk.is_read_only();
+        return capture(
+            context,
+            args,
+            (image, client),
+            &disk,
+            SurveyOptions { live: is_live, ..options },
+            &[],
+        );
+    }
+    let source = source::open(context, &args.source)?;
     let written = source::written_meanwhile(context, args.to.is_some())?;
     let stable = StableSource::begin(context, &source, &options, &args.taking, &written)?;
     let done = read(context, args, (image, client), (&source, &options), &stable);
@@ -90,17 +105,41 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     done.and(released)
 }
 
+/// Captures the disk in `source`, which `stable` watches.
 fn read(
     context: &Context,
     args: &Args,
-    (image, client): (ImageName, Option<Client>),
+    to: (ImageName, Option<Client>),
     (source, options): (&disk::Source, &SurveyOptions),
     stable: &StableSource<'_>,
 ) -> Result<()> {
-    let map = disk::survey(source, &SurveyOptions { live: stable.is_live(), ..options.clone() })?;
+    let mut contents = Contents::of(context, source, &args.taking)?;
+    let linked = contents.linked().iter().map(|path| disk::open_source(path));
+    let linked = linked.collect::<base::Result<Vec<_>>>()?;
+    let all = SurveyOptions::default();
+    let others = linked.iter().map(|source| StableSource::begin(context, source, &all, &args.taking, &[]));
+    let others = others.collect::<Result<Vec<_>>>()?;
+    if !linked.is_empty() {
+        // Again, now that a change to its other files is noticed.
+        contents = Contents::of(context, source, &args.taking)?;
+    }
+    let stable: Vec<_> = std::iter::once(stable).chain(&others).collect();
+    let live = stable.iter().any(|stable| stable.is_live());
+    capture(context, args, to, contents.disk(), SurveyOptions { live, ..options.clone() }, &stable)
+}
+
+fn capture(
+    context: &Context,
+    args: &Args,
+    (image, client): (ImageName, Option<Client>),
+    disk: &dyn ReadAt,
+    options: SurveyOptions,
+    stable: &[&StableSource<'_>],
+) -> Result<()> {
+    let map = disk::survey(disk, &options)?;
     map.warnings.iter().for_each(|warning| context.output.warning(warning));
-    context.output.note(&describe(source.name(), &map));
-    let job = Job { context, args, image, source, stable, map };
+    context.output.note(&describe(disk.name(), &map));
+    let job = Job { context, args, image, disk, live: options.live, stable, map };
     match client {
         _ if context.global.dry_run => job.show_plan(),
         Some(client) => job.to_server(&client),
@@ -112,8 +151,11 @@ struct Job<'a> {
     context: &'a Context,
     args: &'a Args,
     image: ImageName,
-    source: &'a disk::Source,
-    stable: &'a StableSource<'a>,
+    disk: &'a dyn ReadAt,
+    /// Whether something may write to it meanwhile.
+    live: bool,
+    /// The files of the disk, which must not change meanwhile.
+    stable: &'a [&'a StableSource<'a>],
     map: DiskMap,
 }
 
@@ -121,7 +163,7 @@ impl Job<'_> {
     fn show_plan(&self) -> Result<()> {
         let bytes = self.map.allocated.sectors() * base::limits::SECTOR_BYTES;
         let record = json!({
-            "type": "plan", "source": self.source.name(), "image": self.image.as_str(), "allocated_bytes": bytes,
+            "type": "plan", "source": self.disk.name(), "image": self.image.as_str(), "allocated_bytes": bytes,
         });
         let image = &self.image;
         self.context
@@ -178,12 +220,17 @@ impl Job<'_> {
             cipher: cipher.clone(),
             ..CaptureOptions::default()
         };
-        let captured = image::capture(self.source, &self.map, sink, &options, &meter);
+        let captured = image::capture(self.disk, &self.map, sink, &options, &meter);
         meter.finish();
         let mut draft = self.draft(&captured?)?;
-        draft.disk.live = self.stable.end()?;
+        for stable in self.stable {
+            draft.disk.live.extend(stable.end()?);
+        }
+        if self.live && self.stable.is_empty() {
+            draft.disk.live.push("is exported for writing".to_owned());
+        }
         draft.disk.live.iter().for_each(|how| {
-            let name = self.source.name();
+            let name = self.disk.name();
             self.context.output.warning(&format!("{name} {how}: the version is marked"));
         });
         interrupt::leaves(Leaves::PerhapsVersion);
@@ -197,9 +244,12 @@ impl Job<'_> {
         let mut draft = Manifest::draft(self.image.as_str(), &self.map, captured, &stamp.created);
         draft.creator = stamp.creator;
         draft.labels = self.args.labels.iter().cloned().collect();
+        if !source::is_local(&self.args.source) {
+            return Ok(draft);
+        }
         let mut salt = [0; 16];
         getrandom::fill(&mut salt).map_err(std::io::Error::from)?;
-        draft.disk.source = SourceRecord::of(&disk::place_of(self.source.path())?, self.map.window, salt);
+        draft.disk.source = SourceRecord::of(&disk::place_of(&self.args.source)?, self.map.window, salt);
         Ok(draft)
     }
 

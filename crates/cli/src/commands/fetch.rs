@@ -14,8 +14,8 @@ use net::interface;
 use net::peer::{Node, PeerOptions};
 use serde_json::json;
 
-use super::Context;
 use super::install::{explain, left_in, report_record, sentence};
+use super::{Context, grow};
 use crate::args::parse::{parse_buffer, parse_lifetime, parse_rate, parse_size};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
@@ -127,7 +127,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let version = version::find(context, &*client, client.url(), &reference)?;
     let manifest = &version.manifest;
     if context.global.dry_run {
+        target::check_form(&args.target, &args.writing)?;
         target::check(&args.target, manifest, args.writing.onto_source)?;
+        grow::check(&args.target, manifest, &args.writing)?;
         let catalogue = Catalogue::load(manifest, &*client, client.cipher())?;
         target::show_old(&args.target, manifest, &catalogue, &args.writing, context.output)?;
         let record = json!({
@@ -148,6 +150,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         }
     };
     context.output.result(&record(args, &done), || text(args, &done))?;
+    grow::after_install(&args.target, manifest, &args.writing, context.output)?;
     match (&args.serve_for, &done.node) {
         (Some(time), Some(node)) => serve_others(context, node, *time, &stop),
         _ => Ok(()),
@@ -176,7 +179,9 @@ fn peers(args: &Args) -> Option<PeerOptions> {
 
 /// Opens the target if the image may be written to it.
 fn open_target(context: &Context, args: &Args, manifest: &Manifest, stop: &Stop) -> Result<Arc<dyn WriteAt>> {
+    target::check_form(&args.target, &args.writing)?;
     target::check(&args.target, manifest, args.writing.onto_source)?;
+    grow::check(&args.target, manifest, &args.writing)?;
     target::confirm(&args.target, manifest, &context.global, Some(&args.writing))?;
     interrupt::leaves(left_in(&args.target));
     let asked = stop.clone();

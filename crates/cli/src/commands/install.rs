@@ -13,7 +13,7 @@ use net::fetch::{Counting, HostReporter};
 use serde_json::json;
 use store::Repository;
 
-use super::Context;
+use super::{Context, grow};
 use crate::args::{Effort, FromServer, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::{GO_ON, Leaves};
@@ -32,6 +32,7 @@ Examples:
   diskcast install classroom /dev/sdb
   diskcast install web@3 disk.img --free zero
   diskcast install web@4 disk.img --overwrite
+  diskcast install web /dev/sdb --grow            fill a larger disk
   diskcast install web:stable /dev/sdb --resume --yes
   diskcast install web - | ssh other 'dd of=/dev/sdb bs=1M'
   diskcast install lab-pc /dev/sda --onto-source        back to the disk that it was captured from")]
@@ -67,7 +68,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             )),
         };
     }
+    target::check_form(&args.target, &args.writing)?;
     target::check(&args.target, &version, args.writing.onto_source)?;
+    grow::check(&args.target, &version, &args.writing)?;
     let catalogue = Arc::new(Catalogue::load(&version, library.objects(), library.cipher())?);
     target::show_old(&args.target, &version, &catalogue, &args.writing, context.output)?;
     if context.global.dry_run {
@@ -104,7 +107,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let done = done.map_err(|error| explain(error, &args.target))?;
     interrupt::leaves(Leaves::Nothing);
     let took = clock::now().duration_since(began);
-    context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))
+    context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))?;
+    grow::after_install(&args.target, &version, &args.writing, context.output)
 }
 
 /// Writes the whole disk to standard output, from its first byte to its last. Free space reads as zeros.

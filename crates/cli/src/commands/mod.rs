@@ -11,6 +11,7 @@ pub(crate) mod diff;
 pub(crate) mod disks;
 pub(crate) mod doctor;
 pub(crate) mod fetch;
+pub(crate) mod grow;
 pub(crate) mod images;
 pub(crate) mod init;
 pub(crate) mod inspect;

@@ -15,6 +15,8 @@ use crate::clock;
 use crate::ui::output::Output;
 
 const BAR: &str = "{msg:>7} {bar:24} {percent:>3} %  {done} of {all}  {rate}  {left}";
+/// Of a stage whose end is not known, such as reading a stream.
+const COUNTER: &str = "{msg:>7} {done}  {rate}";
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
 /// Time from one line to the next where there is no terminal, as in a log.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -73,9 +75,10 @@ impl Meter {
     fn report(&self, running: &Running, now: Instant) {
         let (done, total) = (running.bar.position(), running.bar.length().unwrap_or(0));
         let mut record = serde_json::json!({
-            "type": "progress", "stage": word(running.stage), "bytes": done, "total_bytes": total,
+            "type": "progress", "stage": word(running.stage), "bytes": done,
+            "total_bytes": (total > 0).then_some(total),
             "elapsed_seconds": now.duration_since(running.began).as_secs_f64(),
-            "left_seconds": running.bar.eta().as_secs(),
+            "left_seconds": (total > 0).then(|| running.bar.eta().as_secs()),
         });
         if let Some(arrived) = &running.arrived {
             record["received_bytes"] = arrived.all_bytes().into();
@@ -113,7 +116,9 @@ impl Progress for Meter {
 impl Running {
     fn begin(stage: Stage, bar: ProgressBar, arrived: Option<Arc<Arrived>>, now: Instant) -> Self {
         let rate = Arc::new(Mutex::new(Recent::over(RATE_WINDOW)));
-        let bar = bar.with_style(style(Arc::clone(&rate), arrived.is_some())).with_message(word(stage));
+        let template = if bar.length() == Some(0) { COUNTER } else { BAR };
+        let style = style(template, Arc::clone(&rate), arrived.is_some());
+        let bar = bar.with_style(style).with_message(word(stage));
         let running = Self { stage, bar, began: now, reported: now, arrived, rate };
         running.count(now);
         running
@@ -142,8 +147,10 @@ impl Running {
     fn line(&self) -> String {
         let (done, total) = (self.bar.position(), self.bar.length().unwrap_or(0));
         let rate = show_recent(&self.rate.lock(), self.arrived.is_some());
-        let percent = (u128::from(done) * 100).checked_div(u128::from(total)).unwrap_or(100);
         let (stage, left) = (word(self.stage), show_seconds(self.bar.eta().as_secs()));
+        let Some(percent) = (u128::from(done) * 100).checked_div(u128::from(total)) else {
+            return format!("{stage}: {}, {rate}", show_bytes(done));
+        };
         format!("{stage}: {percent} %, {} of {}, {rate}, {left} left", show_bytes(done), show_bytes(total))
     }
 }
@@ -168,6 +175,7 @@ pub(crate) fn show_rate(bytes: u64, took: Duration) -> String {
 
 fn word(stage: Stage) -> &'static str {
     match stage {
+        Stage::Unpack => "unpack",
         Stage::Capture => "capture",
         Stage::Resume => "compare",
         Stage::Install => "install",
@@ -175,8 +183,8 @@ fn word(stage: Stage) -> &'static str {
     }
 }
 
-fn style(rate: Arc<Mutex<Recent>>, of_network: bool) -> ProgressStyle {
-    let style = ProgressStyle::with_template(BAR).expect("the template is valid").progress_chars("━╸╌");
+fn style(template: &str, rate: Arc<Mutex<Recent>>, of_network: bool) -> ProgressStyle {
+    let style = ProgressStyle::with_template(template).expect("the template is valid").progress_chars("━╸╌");
     style
         .with_key("done", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
             let _ = out.write_str(&show_bytes(state.pos()));

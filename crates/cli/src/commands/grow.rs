@@ -1,0 +1,130 @@
+//! `diskcast grow`: makes the last partition of a disk, and the filesystem in it, as large as the disk permits.
+
+use std::path::{Path, PathBuf};
+
+use base::Extent;
+use base::limits::SECTOR_BYTES;
+use base::units::show_bytes;
+use disk::grow::{self, Choice, Grown, Slot};
+use image::Manifest;
+use serde_json::json;
+
+use super::Context;
+use crate::args::Writing;
+use crate::exit::{Exit, Failure, Result};
+use crate::interrupt::Leaves;
+use crate::ui::output::Output;
+use crate::{interrupt, target};
+
+/// Grow the last partition of a disk to its end
+///
+/// The partition grows in the table, and its filesystem with it: ext2, ext3, ext4, XFS, btrfs, NTFS, swap, and the
+/// physical volume of LVM, by their own tools. The disk must not be in use. A second call does no harm.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast grow /dev/sdb
+  diskcast grow disk.img --partition 3
+  diskcast install web disk.img --size 20G --grow       in one go")]
+pub(crate) struct Args {
+    /// Block device or raw file
+    pub disk: PathBuf,
+    /// Partition that grows, if it is not simply the last one: swap space and recovery systems are not taken for it
+    #[arg(long, value_name = "NUMBER")]
+    pub partition: Option<u32>,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    if context.global.dry_run {
+        let map = disk::survey(&disk::open_source(&args.disk)?, &disk::SurveyOptions::default())?;
+        let choice = grow::choose(&grow::slots(&map), args.partition)?;
+        choice.check()?;
+        let record =
+            json!({ "type": "plan", "disk": args.disk, "partition": choice.number, "kind": choice.kind });
+        return context.output.result(&record, || {
+            let what = place(choice.number, choice.kind);
+            format!("would do: grow {what} of {} to the end of the disk\n", args.disk.display())
+        });
+    }
+    grow(&args.disk, args.partition, context.output)
+}
+
+/// Grows, and prints what came of it.
+fn grow(disk: &Path, wanted: Option<u32>, output: Output) -> Result<()> {
+    interrupt::leaves(Leaves::NotGrown);
+    let grown = grow::grow(disk, wanted)?;
+    interrupt::leaves(Leaves::Nothing);
+    let record = json!({
+        "type": "grown", "disk": disk, "partition": grown.as_ref().map(|grown| grown.number),
+        "bytes_before": grown.as_ref().map(|grown| grown.bytes.0),
+        "bytes": grown.as_ref().map(|grown| grown.bytes.1),
+    });
+    output.result(&record, || match grown {
+        None => format!("{}: nothing to grow, the last partition ends where the disk does\n", disk.display()),
+        Some(Grown { number, kind, bytes: (before, now) }) => {
+            let (what, before, now) = (place(number, kind), show_bytes(before), show_bytes(now));
+            format!("grew {what} of {} from {before} to {now}\n", disk.display())
+        }
+    })
+}
+
+fn place(number: u32, kind: &str) -> String {
+    if number == 0 { format!("the {kind}") } else { format!("partition {number} ({kind})") }
+}
+
+/// Checks, before anything is written, that what `writing` wants grown can grow in an installed `version`.
+pub(crate) fn check(target: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
+    if writing.grow.is_none() {
+        return Ok(());
+    }
+    if !target::is_plain(target, writing) {
+        let text = "only a disk or a raw file can grow: convert a file afterwards";
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    let explain = |error: base::Error| Failure::from(error).hint("nothing was written; without --grow it is");
+    choose(version, wanted(writing)).and_then(|choice| choice.check()).map_err(explain)
+}
+
+/// Grows an installed disk if `writing` wants that; else says that it could grow, if it could.
+pub(crate) fn after_install(
+    target: &Path,
+    version: &Manifest,
+    writing: &Writing,
+    output: Output,
+) -> Result<()> {
+    if writing.grow.is_some() {
+        let told = |failure: Failure| failure.hint("the image is installed; `diskcast grow` tries again");
+        return grow(target, wanted(writing), output).map_err(told);
+    }
+    if !target::is_plain(target, writing) {
+        return Ok(());
+    }
+    let size = std::fs::File::open(target)
+        .and_then(|mut file| std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)));
+    let room = size.unwrap_or(0).saturating_sub(version.size_sectors * SECTOR_BYTES);
+    if room >= WORTH_BYTES && choose(version, None).is_ok() {
+        let (room, target) = (show_bytes(room), target.display());
+        output.note(&format!(
+            "{room} lie behind the image: `diskcast grow {target}` adds them to its last partition"
+        ));
+    }
+    Ok(())
+}
+
+/// Less room behind an image is not worth a word.
+const WORTH_BYTES: u64 = 16 << 20;
+
+/// The partition that `--grow` names; `None` for the last one.
+fn wanted(writing: &Writing) -> Option<u32> {
+    writing.grow.filter(|&number| number > 0)
+}
+
+fn choose(version: &Manifest, wanted: Option<u32>) -> base::Result<Choice> {
+    let slots = version.disk.partitions.iter().map(|partition| Slot {
+        number: partition.number,
+        extent: Extent::new(partition.start_sector, partition.sectors),
+        type_id: partition.type_id.clone(),
+        kind: partition.filesystem.as_ref().map(|found| found.kind.clone()),
+    });
+    grow::choose(&slots.collect::<Vec<_>>(), wanted)
+}

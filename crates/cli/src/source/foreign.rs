@@ -1,0 +1,132 @@
+//! Disks in formats that diskcast does not read itself: `qemu-nbd` reads them, where it is installed, and serves them
+//! to this process alone.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use disk::{Geometry, ReadAt, Source};
+use mirror::nbd::{ExportAddress, NbdDisk, ServerAddress};
+use serde_json::json;
+
+use crate::clock;
+use crate::exit::{Exit, Failure, Result};
+
+/// How long `qemu-nbd` may take to open a disk.
+const START_MAX: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(10);
+/// Clients that it serves at once: as many as an [`NbdDisk`] opens.
+const CLIENTS: &str = "--shared=8";
+
+/// A disk that `qemu-nbd` serves.
+pub(crate) struct Foreign {
+    // In this order: the connections are closed before the program is ended.
+    disk: NbdDisk,
+    _program: Program,
+    name: String,
+}
+
+/// A running `qemu-nbd`, and the folder of its socket.
+struct Program {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It ends with its last client, too: also when this process is killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts `qemu-nbd` on `source`, which is in the format that QEMU calls `format`. `None` if it is not installed.
+pub(crate) fn open(source: &Source, format: &str, backing: bool) -> Result<Option<Foreign>> {
+    let name = source.name().to_owned();
+    if !backing && let Some(others) = disk::needs_others(source, format)? {
+        let text = format!("`{name}` needs another file, {others}");
+        return Err(Failure::new(Exit::Refused, text));
+    }
+    let program = match Program::start(source, format, backing) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        started => started?,
+    };
+    let (disk, program) = program.connect(&name)?;
+    Ok(Some(Foreign { disk, _program: program, name }))
+}
+
+impl Program {
+    fn start(source: &Source, format: &str, backing: bool) -> std::io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("diskcast-nbd-").tempdir()?;
+        let driver = if source.is_device() { "host_device" } else { "file" };
+        let mut disk = json!({
+            "driver": format, "read-only": true,
+            "file": { "driver": driver, "filename": source.reopen_path(), "read-only": true },
+        });
+        if !backing && format == "qcow2" {
+            disk["backing"] = serde_json::Value::Null;
+        }
+        let child = Command::new("qemu-nbd")
+            .args(["--read-only", CLIENTS, "--cache=writeback"])
+            .arg(format!("--socket={}", socket(folder.path()).display()))
+            .arg(format!("json:{disk}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        Ok(Self { child, folder })
+    }
+
+    /// Connects as soon as the program listens.
+    fn connect(mut self, name: &str) -> Result<(NbdDisk, Self)> {
+        let server = ServerAddress::Unix(socket(self.folder.path()));
+        let address = ExportAddress { server, export: String::new() };
+        let began = clock::now();
+        loop {
+            let ended = self.child.try_wait()?.is_some();
+            match NbdDisk::open(&address) {
+                Ok(disk) => return Ok((disk, self)),
+                Err(error) if !ended && error.kind() == base::ErrorKind::Unreachable => {}
+                Err(_) if ended => return Err(self.words(name)),
+                Err(error) => return Err(error.into()),
+            }
+            if clock::now().duration_since(began) > START_MAX {
+                return Err(Failure::new(Exit::Failed, format!("qemu-nbd does not open `{name}`")));
+            }
+            clock::pause(PAUSE);
+        }
+    }
+
+    /// Why the program ended, in its own words.
+    fn words(&mut self, name: &str) -> Failure {
+        let mut words = String::new();
+        if let Some(stderr) = &mut self.child.stderr {
+            let _ = stderr.read_to_string(&mut words);
+        }
+        let words = words.trim().lines().last().unwrap_or("it ended without a word").to_owned();
+        Failure::new(Exit::Failed, format!("qemu-nbd can not read `{name}`: {words}"))
+    }
+}
+
+fn socket(folder: &Path) -> std::path::PathBuf {
+    folder.join("socket")
+}
+
+impl ReadAt for Foreign {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> base::Result<()> {
+        self.disk.read_exact_at(buf, offset)
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        self.disk.next_data(offset)
+    }
+}

@@ -1,0 +1,190 @@
+//! Tests sources and targets in other forms than raw: disks of virtual machines, compressed files,
+//! streams, NBD exports.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::process::Command;
+
+use common::{Bench, assert_same};
+
+/// Runs a tool in the folder of the bench.
+fn tool(bench: &Bench, line: &str) {
+    let mut words = line.split_whitespace();
+    let done = Command::new(words.next().unwrap()).args(words).current_dir(bench.path("")).output().unwrap();
+    assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Starts `qemu-nbd` on a raw file as the export `disk`, and returns its address.
+fn serve(bench: &Bench, mode: &str, file: &str, name: &str) -> String {
+    let socket = bench.path(name).display().to_string();
+    let words = "--persistent --shared=8 --fork --format=raw --export-name=disk";
+    tool(bench, &format!("qemu-nbd {mode} {words} --pid-file={name}.pid --socket={socket} {file}"));
+    format!("nbd+unix:///disk?socket={socket}")
+}
+
+/// Ends what [`serve`] started, and waits until it has.
+fn stop(bench: &Bench, name: &str) {
+    let pid = fs::read_to_string(bench.path(&format!("{name}.pid"))).unwrap();
+    tool(bench, &format!("kill {}", pid.trim()));
+    while std::path::Path::new("/proc").join(pid.trim()).exists() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_disk_is_captured_whatever_form_it_has() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 8, 1);
+    for (form, name) in [
+        ("qcow2 -c", "plain"),
+        ("qcow2 -c -o compression_type=zstd", "packed"),
+        ("vmdk -o subformat=monolithicFlat", "flat.raw"),
+        ("vmdk -o subformat=streamOptimized", "stream"),
+        ("vmdk -o subformat=twoGbMaxExtentSparse", "many.vmdk"),
+        ("vdi", "vdi"),
+        ("vhdx", "vhdx"),
+        ("vpc -o force_size=on", "vhd"),
+        ("qed", "qed"),
+    ] {
+        tool(&bench, &format!("qemu-img convert -f raw -O {form} disk.img {name}"));
+        let captured = bench.see(&format!("capture {name} web"));
+        assert!(
+            captured.starts_with("out: captured web@") && captured.ends_with("exit: 0\n"),
+            "{form}: {captured}"
+        );
+        assert!(bench.see("install web out.img -q --overwrite").ends_with("exit: 0\n"));
+        assert_same(&disk, &bench.path("out.img"));
+    }
+    tool(&bench, "cp plain again");
+    for (how, name) in
+        [("gzip -k disk.img", "disk.img.gz"), ("xz -0 plain", "plain.xz"), ("zstd -q again", "again.zst")]
+    {
+        tool(&bench, how);
+        tool(&bench, &format!("cp {name} anything"));
+        assert!(bench.see("capture anything web -q").ends_with("exit: 0\n"), "{name}");
+        assert!(bench.see("install web out.img -q --overwrite").ends_with("exit: 0\n"));
+        assert_same(&disk, &bench.path("out.img"));
+        // From a pipe.
+        let mut command = bench.command("capture - piped -q");
+        command.stdin(File::open(bench.path(name)).unwrap());
+        let shown = bench.show(&command.output().unwrap());
+        assert!(shown.ends_with("exit: 0\n"), "{name}: {shown}");
+        assert!(bench.see("install piped out.img -q --overwrite").ends_with("exit: 0\n"));
+        assert_same(&disk, &bench.path("out.img"));
+    }
+    // The same content is stored once, whatever form it came in.
+    let stored = bench.json("usage").into_iter().find(|line| line["type"] == "total").unwrap();
+    assert!(stored["stored_bytes"].as_u64().unwrap() < 4 << 20, "{stored}");
+}
+
+#[test]
+fn a_disk_that_names_other_files_needs_leave() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 2, 1);
+    tool(&bench, "qemu-img create -q -f qcow2 -F raw -b disk.img top");
+    tool(&bench, "qemu-img convert -f raw -O vmdk -o subformat=twoGbMaxExtentSparse disk.img many.vmdk");
+    let text = fs::read_to_string(bench.path("many.vmdk")).unwrap();
+    let elsewhere = format!("{}/./many-s001.vmdk", bench.path("").display());
+    fs::write(bench.path("moved.vmdk"), text.replace("many-s001.vmdk", &elsewhere)).unwrap();
+    for name in ["top", "moved.vmdk"] {
+        let refused = bench.see(&format!("capture {name} web"));
+        assert!(refused.contains(&format!("err: error: `{name}` needs another file, ")), "{refused}");
+        assert!(refused.contains("hint: --backing reads other files, too"), "{refused}");
+        assert!(refused.ends_with("exit: 11\n"), "{refused}");
+        assert!(bench.see(&format!("capture {name} web -q --backing")).ends_with("exit: 0\n"));
+        assert!(bench.see("install web out.img -q --overwrite").ends_with("exit: 0\n"));
+        assert_same(&bench.path("disk.img"), &bench.path("out.img"));
+    }
+    // What is open for writing below it is noticed, too.
+    let writer = File::options().write(true).open(bench.path("disk.img")).unwrap();
+    let refused = bench.see("capture top web -q --backing");
+    assert!(refused.contains("disk.img` is open for writing by"), "{refused}");
+    drop(writer);
+}
+
+#[test]
+fn an_exported_disk_is_captured_from_its_server() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 8, 1);
+    let still = serve(&bench, "--read-only", "disk.img", "still");
+    let captured = bench.see(&format!("capture {still} web -q"));
+    assert!(captured.ends_with("exit: 0\n"), "{captured}");
+    assert_eq!(bench.see("install web out.img -q"), "exit: 0\n");
+    assert_same(&bench.path("disk.img"), &bench.path("out.img"));
+    let missing = bench.see(&format!("capture {} web", still.replace("disk?", "other?")));
+    assert!(missing.ends_with("exit: 10\n"), "{missing}");
+    stop(&bench, "still");
+    let open = serve(&bench, "", "disk.img", "open");
+    let refused = bench.see(&format!("capture {open} web"));
+    assert!(refused.contains("others may write to") && refused.ends_with("exit: 11\n"), "{refused}");
+    assert!(bench.see(&format!("capture {open} web -q --live")).ends_with("exit: 0\n"));
+    let live = bench.json("log web")[0]["live"].to_string();
+    assert!(live.contains("is exported for writing"), "{live}");
+    stop(&bench, "open");
+    let gone = bench.see(&format!("capture {open} web"));
+    assert!(gone.contains("connect to `nbd+unix:///disk?socket="), "{gone}");
+}
+
+#[test]
+fn a_damaged_or_endless_stream_makes_no_version() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 2, 1);
+    tool(&bench, "gzip -k disk.img");
+    let packed = fs::read(bench.path("disk.img.gz")).unwrap();
+    fs::write(bench.path("short.gz"), &packed[..packed.len() / 2]).unwrap();
+    let refused = bench.see("capture short.gz web");
+    assert!(refused.contains("err: error: short.gz, unpacked is damaged, or ends early"), "{refused}");
+    assert!(bench.see("images").ends_with("exit: 10\n"));
+}
+
+#[test]
+fn an_image_is_installed_in_the_form_that_is_asked_for() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 8, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let installed = bench.see("install web out.qcow2 --as qcow2");
+    assert!(
+        installed.starts_with("out: installed web@1 on out.qcow2: ") && installed.ends_with("exit: 0\n"),
+        "{installed}"
+    );
+    tool(&bench, "qemu-img check -q out.qcow2");
+    tool(&bench, "qemu-img compare -q -f raw -F qcow2 disk.img out.qcow2");
+    // Not without a word, and not into what can't be one.
+    assert!(bench.see("install web out.qcow2 --as qcow2").ends_with("exit: 11\n"));
+    assert!(bench.see("install web out.qcow2 --as qcow2 --resume -q").ends_with("exit: 0\n"));
+    assert!(bench.see("install web null: --as qcow2").ends_with("exit: 2\n"));
+    assert!(bench.see("install web null: --grow").ends_with("exit: 2\n"));
+    assert!(bench.see("install web large.qcow2 --as qcow2 --size 20M -q").ends_with("exit: 0\n"));
+    assert!(bench.see("install web large.img --size 20M -q").ends_with("exit: 0\n"));
+    assert_eq!(fs::metadata(bench.path("large.img")).unwrap().len(), 20 << 20);
+    tool(&bench, "qemu-img compare -q -f raw -F qcow2 large.img large.qcow2");
+    // What would grow is said before anything is written.
+    let refused = bench.see("install web other.img --size 20M --grow");
+    assert!(refused.contains("no partition and no filesystem that could grow"), "{refused}");
+    assert!(!bench.path("other.img").exists());
+}
+
+#[test]
+fn an_image_is_installed_on_an_exported_disk() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 8, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    for (mode, size, ends) in
+        [("", "8M", "exit: 0\n"), ("", "7M", "exit: 11\n"), ("--read-only", "8M", "exit: 11\n")]
+    {
+        File::create(bench.path("there")).unwrap().set_len(size[..1].parse::<u64>().unwrap() << 20).unwrap();
+        let uri = serve(&bench, mode, "there", "socket");
+        let asked = bench.see(&format!("install web {uri}"));
+        assert!(asked.ends_with("exit: 11\n"), "nobody is there to confirm it: {asked}");
+        let installed = bench.see(&format!("install web {uri} --yes"));
+        assert!(installed.ends_with(ends), "{installed}");
+        stop(&bench, "socket");
+        if ends == "exit: 0\n" {
+            assert_same(&bench.path("disk.img"), &bench.path("there"));
+        } else {
+            assert!(fs::read(bench.path("there")).unwrap().iter().all(|&byte| byte == 0));
+        }
+    }
+}
