@@ -51,7 +51,7 @@ if [ "${1:-}" = --bench ]; then
         socat                                           # a chain of TCP copies
         aria2 opentracker mktorrent                     # BitTorrent
         nbdkit                                          # a disk of a given speed
-        partclone                                       # capture that knows filesystems
+        partclone rsync                                 # capture that knows filesystems, and copies of files
         restic borgbackup                               # backups of the same disk once more
         libfuse3-dev pkg-config                         # its example of a passthrough file system, to compare with
     )

@@ -41,7 +41,13 @@ pub(crate) struct Loop(pub(crate) PathBuf);
 impl Loop {
     /// Attaches `file`.
     pub(crate) fn over(file: &Path) -> Result<Self> {
-        Ok(Self(said(Command::new("losetup").args(["--find", "--show"]).arg(file))?.into()))
+        Self::from(file, 0)
+    }
+
+    /// Attaches `file` from the byte `offset` on.
+    pub(crate) fn from(file: &Path, offset: u64) -> Result<Self> {
+        let offset = format!("--offset={offset}");
+        Ok(Self(said(Command::new("losetup").args(["--find", "--show", &offset]).arg(file))?.into()))
     }
 }
 

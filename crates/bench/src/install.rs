@@ -116,7 +116,7 @@ fn dd_seconds(disk: &Path, target: &Path) -> Result<f64> {
 
 /// Measures installs of zeros onto a new file and onto a file of random bytes, each compared with dd.
 fn measure_zeros(context: &Context) -> Result<Vec<Figure>> {
-    let disk = zeros_in_runs(context)?;
+    let disk = zeros_in_runs(context, ZERO_RUNS)?;
     let repo = context.folder()?;
     let captured = timed(context.diskcast(&repo).arg("capture").arg(&disk).arg("zeros"))?;
     let size = std::fs::metadata(&disk)?.len();
@@ -164,12 +164,12 @@ fn measure_zeros(context: &Context) -> Result<Vec<Figure>> {
     ])
 }
 
-/// A disk with a FAT32 filesystem with clusters of 1 KiB, of which every other is in use and all zeros. FAT, because
-/// its allocation map is easy to write.
-fn zeros_in_runs(context: &Context) -> Result<PathBuf> {
+/// A disk with a FAT32 filesystem with clusters of 1 KiB, of which every other is in use and all zeros, `runs` in all.
+/// FAT, because its allocation map is easy to write.
+pub(crate) fn zeros_in_runs(context: &Context, runs: usize) -> Result<PathBuf> {
     let path = context.folder()?.join("zeros.img");
     let file = std::fs::File::create_new(&path)?;
-    file.set_len((2 << 10) * ZERO_RUNS as u64 + (16 << 20))?;
+    file.set_len((2 << 10) * runs as u64 + (16 << 20) + 9 * runs as u64)?;
     said(Command::new("mkfs.fat").args(["-F", "32", "-s", "2", "-f", "1"]).arg(&path))?;
     let file = std::fs::File::options().read(true).write(true).open(&path)?;
     // The FAT begins after the reserved sectors; the boot sector has their number at offset 14.
@@ -177,7 +177,7 @@ fn zeros_in_runs(context: &Context) -> Result<PathBuf> {
     file.read_exact_at(&mut reserved, 14)?;
     // Entries of 4 bytes: the end of a chain, that is, a cluster in use; then a free cluster. Entries 0 and 1 are
     // reserved and entry 2 is the root directory; these are written from entry 4 (byte 16) on.
-    let map = [0xFF, 0xFF, 0xFF, 0x0F, 0, 0, 0, 0].repeat(ZERO_RUNS);
+    let map = [0xFF, 0xFF, 0xFF, 0x0F, 0, 0, 0, 0].repeat(runs);
     file.write_all_at(&map, u64::from(u16::from_le_bytes(reserved)) * 512 + 16)?;
     file.sync_all()?;
     Ok(path)

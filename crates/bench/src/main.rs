@@ -13,6 +13,7 @@ mod cold;
 mod commits;
 mod context;
 mod crew;
+mod devices;
 mod disks;
 mod fetch;
 mod figure;
@@ -73,7 +74,15 @@ const USAGE: &str = "usage: diskcast-bench [--list | --only PATTERNS | --report 
     --garbage SECONDS | --boot-order FILE | --peers HOSTS RATE LOSS-PERCENT MEBIBYTES [TOOL]]";
 
 const GROUPS: &[&[&Group]] = &[
-    &[&capture::GROUP, &again::GROUP, &install::GROUP, &install::ZEROS, &disks::GROUP],
+    &[
+        &capture::GROUP,
+        &again::GROUP,
+        &install::GROUP,
+        &install::ZEROS,
+        &disks::GROUP,
+        &devices::GROUP,
+        &devices::PLANS,
+    ],
     &[&fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,
     swarm::GROUPS,
