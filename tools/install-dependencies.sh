@@ -36,6 +36,7 @@ packages=(
     libnbd-bin qemu-utils fio                           # clients of the NBD server
     xz-utils zstd bzip2                                 # files that are taken for disks
     fuse3                                               # mounts, and what ends them when their process dies
+    openssh-client                                      # new host keys for installed disks
     procps curl                                         # `kill`, and a client of the server's metrics, in tests
 )
 if ! PATH="$PATH:/usr/local/go/bin" command -v go >/dev/null; then
@@ -47,7 +48,7 @@ fi
 if [ "${1:-}" = --bench ]; then
     packages+=(
         udpcast uftp                                    # multicast as it is done today
-        nginx-light openssh-server openssh-client       # one server, many TCP streams
+        nginx-light openssh-server                      # one server, many TCP streams
         socat                                           # a chain of TCP copies
         aria2 opentracker mktorrent                     # BitTorrent
         nbdkit                                          # a disk of a given speed

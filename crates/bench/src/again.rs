@@ -41,13 +41,13 @@ pub(crate) struct Loop(pub(crate) PathBuf);
 impl Loop {
     /// Attaches `file`.
     pub(crate) fn over(file: &Path) -> Result<Self> {
-        Self::from(file, 0)
+        Ok(Self(said(Command::new("losetup").args(["--find", "--show"]).arg(file))?.into()))
     }
 
-    /// Attaches `file` from the byte `offset` on.
-    pub(crate) fn from(file: &Path, offset: u64) -> Result<Self> {
-        let offset = format!("--offset={offset}");
-        Ok(Self(said(Command::new("losetup").args(["--find", "--show", &offset]).arg(file))?.into()))
+    /// Attaches `len` bytes of `file` from `offset` on.
+    pub(crate) fn part(file: &Path, offset: u64, len: u64) -> Result<Self> {
+        let part = [format!("--offset={offset}"), format!("--sizelimit={len}")];
+        Ok(Self(said(Command::new("losetup").args(["--find", "--show"]).args(part).arg(file))?.into()))
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) const PLANS: Group = Group {
 const ROUNDS: usize = 3;
 /// Where the partition of the system disk begins, in bytes.
 const START: u64 = 1 << 20;
+/// Its length: behind it lies the backup GPT.
+const PART_BYTES: u64 = (4 << 30) - (2 << 20);
 /// A changed file in so many, for rsync.
 const CHANGED_EVERY: usize = 100;
 
@@ -72,7 +74,8 @@ impl<'a> Site<'a> {
         let folder = context.folder()?;
         let target = folder.join("target.img");
         std::fs::copy(load::random_disk(context, 4 << 30)?, &target)?;
-        let (source, target) = (Loop::from(&disk, START)?, Loop::from(&target, START)?);
+        let (source, target) =
+            (Loop::part(&disk, START, PART_BYTES)?, Loop::part(&target, START, PART_BYTES)?);
         Ok(Self { context, source, target, repo: folder.join("repo"), folder })
     }
 
@@ -103,6 +106,9 @@ impl<'a> Site<'a> {
         let _ = std::fs::remove_dir_all(&self.repo);
         let usage = timed(self.context.diskcast(&self.repo).arg("capture").arg(&self.source.0).arg("bench"))?;
         let captured = json_line(&usage.output, "captured")?;
+        if captured["allocated_bytes"].as_u64() >= Some(PART_BYTES) {
+            return Err("the partition was captured whole".into());
+        }
         let number = |name: &str| captured[name].as_u64().ok_or_else(|| format!("no {name} in the report"));
         Ok((usage.seconds, number("encoded_bytes")?, number("allocated_bytes")?))
     }
