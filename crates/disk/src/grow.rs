@@ -2,18 +2,16 @@
 //! filesystems: sfdisk, resize2fs, xfs_growfs, btrfs, ntfsresize, mkswap, pvresize. They work on loop devices over the
 //! disk, so it may be a file as well, and the kernel need not know its partitions.
 
-mod tools;
-
 use std::path::Path;
 
 use base::{Error, ErrorKind, Extent, Result};
 use rustix::process::geteuid;
 
+use crate::tools::{self, Attached, Mounted, run};
 use crate::{
     DiskMap, Partition, ReadAt, SurveyOptions, TableKind, TargetOptions, backup_gpt, open_source,
     open_target, preflight, survey,
 };
-use tools::{Attached, Mounted, run};
 
 /// What a filesystem can be grown by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,12 +241,12 @@ fn enlarge(choice: &Choice, device: &Path, map: &DiskMap) -> Result<()> {
             run("resize2fs", &[], &[device], None)?;
         }
         Way::Xfs => {
-            let mounted = Mounted::at(device, "xfs", "nouuid")?;
+            let mounted = Mounted::at(device, "xfs", "nouuid,nosuid,nodev,noexec")?;
             run("xfs_growfs", &["-d"], &[mounted.path()], None)?;
             mounted.end()?;
         }
         Way::Btrfs => {
-            let mounted = Mounted::at(device, "btrfs", "defaults")?;
+            let mounted = Mounted::at(device, "btrfs", "nosuid,nodev,noexec")?;
             run("btrfs", &["filesystem", "resize", "max"], &[mounted.path()], None)?;
             mounted.end()?;
         }
@@ -276,7 +274,7 @@ fn enlarge(choice: &Choice, device: &Path, map: &DiskMap) -> Result<()> {
 }
 
 /// Refuses if a btrfs with the same UUID is mounted on this machine: the kernel would take both for parts of one.
-fn refuse_mounted_twin(map: &DiskMap, number: u32) -> Result<()> {
+pub(crate) fn refuse_mounted_twin(map: &DiskMap, number: u32) -> Result<()> {
     let found = map.partitions.iter().find(|partition| partition.number == number);
     let uuid = found.and_then(|partition| partition.filesystem.as_ref()?.uuid.clone()).unwrap_or_default();
     if uuid.is_empty() || !Path::new("/sys/fs/btrfs").join(&uuid).exists() {

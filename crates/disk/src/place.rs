@@ -135,7 +135,7 @@ impl Machine {
 }
 
 /// The text of a file without surrounding blanks; `None` if it is empty or cannot be read.
-fn text(path: &Path) -> Option<String> {
+pub(crate) fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let text = text.trim_matches(['\0', ' ', '\n', '\t']);
     (!text.is_empty()).then(|| text.to_owned())

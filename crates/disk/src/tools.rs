@@ -18,17 +18,17 @@ fn search_path() -> std::ffi::OsString {
 }
 
 /// Whether `tool` is installed.
-pub(super) fn exists(tool: &str) -> bool {
+pub(crate) fn exists(tool: &str) -> bool {
     env::split_paths(&search_path()).any(|folder| folder.join(tool).is_file())
 }
 
 /// Runs `tool`, and returns what it printed. `Io` with its last words if it fails.
-pub(super) fn run(tool: &str, arguments: &[&str], paths: &[&Path], input: Option<&str>) -> Result<String> {
+pub(crate) fn run(tool: &str, arguments: &[&str], paths: &[&Path], input: Option<&str>) -> Result<String> {
     run_with(&[0], tool, arguments, paths, input)
 }
 
 /// The same for a tool whose exit codes `good` all mean success.
-pub(super) fn run_with(
+pub(crate) fn run_with(
     good: &[i32],
     tool: &str,
     arguments: &[&str],
@@ -62,13 +62,13 @@ pub(super) fn run_with(
 }
 
 /// A loop device over a part of a disk.
-pub(super) struct Attached {
+pub(crate) struct Attached {
     device: PathBuf,
     ended: bool,
 }
 
 impl Attached {
-    pub(super) fn over(path: &Path, part: Extent, sector_bytes: u32) -> Result<Self> {
+    pub(crate) fn over(path: &Path, part: Extent, sector_bytes: u32) -> Result<Self> {
         let (offset, size) = (part.offset_bytes().to_string(), part.len_bytes().to_string());
         let sector = sector_bytes.to_string();
         let arguments =
@@ -77,12 +77,12 @@ impl Attached {
         Ok(Self { device: PathBuf::from(device.trim()), ended: false })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.device
     }
 
     /// Writes out what its cache holds, and detaches it.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         self.ended = true;
         let synced = std::fs::File::open(&self.device).and_then(|device| device.sync_all());
         run("losetup", &["--detach"], &[&self.device], None)?;
@@ -99,25 +99,24 @@ impl Drop for Attached {
 }
 
 /// A mounted filesystem, in a folder of its own.
-pub(super) struct Mounted {
+pub(crate) struct Mounted {
     folder: tempfile::TempDir,
     ended: bool,
 }
 
 impl Mounted {
-    pub(super) fn at(device: &Path, kind: &str, options: &str) -> Result<Self> {
+    pub(crate) fn at(device: &Path, kind: &str, options: &str) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("diskcast-grow-").tempdir();
         let folder = folder.map_err(|error| Error::from_io("make a folder to mount a filesystem", error))?;
-        let options = format!("{options},nosuid,nodev,noexec");
-        run("mount", &["-t", kind, "-o", &options], &[device, folder.path()], None)?;
+        run("mount", &["-t", kind, "-o", options], &[device, folder.path()], None)?;
         Ok(Self { folder, ended: false })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         self.ended = true;
         run("umount", &[], &[self.folder.path()], None).map(drop)
     }

@@ -1,0 +1,99 @@
+//! The EFI system partition, by mtools: no kernel driver for FAT is needed.
+
+use std::path::Path;
+
+use base::{Error, ErrorKind, Result};
+
+use super::{Disk, Done};
+use crate::Partition;
+use crate::tools::run;
+
+/// Types of the partition: GPT, and MBR.
+const TYPES: [&str; 2] = ["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "ef"];
+/// The loaders that firmware looks for, by architecture: the suffix of a vendor's loader, and the name.
+const FALLBACKS: &[(&str, &str)] =
+    &[("x64", "BOOTX64.EFI"), ("aa64", "BOOTAA64.EFI"), ("ia32", "BOOTIA32.EFI")];
+/// Loaders of vendors, best first, and what each needs beside it.
+const LOADERS: &[(&str, &[&str])] = &[("shim", &["grub", "mm"]), ("grub", &[]), ("systemd-boot", &[])];
+
+/// Whether `partition` is an EFI system partition with FAT.
+pub(super) fn is_one(partition: &Partition) -> bool {
+    let kind = partition.filesystem.as_ref().map(|found| found.kind);
+    TYPES.contains(&partition.type_id.as_str()) && kind == Some("vfat")
+}
+
+/// Names in a folder; none if there is no such folder.
+pub(super) fn list(device: &Path, folder: &str) -> Vec<String> {
+    let told = run("mdir", &["-b", "-i"], &[device, Path::new(&at(folder))], None).unwrap_or_default();
+    let names = told.lines().filter_map(|line| line.trim().trim_end_matches('/').rsplit('/').next());
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// The text of a file; `None` if there is none.
+pub(super) fn read(device: &Path, name: &str) -> Result<Option<String>> {
+    let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
+    if !list(device, folder).iter().any(|found| found.eq_ignore_ascii_case(file)) {
+        return Ok(None);
+    }
+    run("mcopy", &["-n", "-i"], &[device, Path::new(&at(name)), Path::new("-")], None).map(Some)
+}
+
+/// Replaces a file.
+pub(super) fn write(device: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let failed = |error| Error::from_io("make a temporary file", error);
+    let file = tempfile::NamedTempFile::new().map_err(failed)?;
+    std::fs::write(file.path(), bytes).map_err(failed)?;
+    run("mcopy", &["-o", "-i"], &[device, file.path(), Path::new(&at(name))], None).map(drop)
+}
+
+fn at(name: &str) -> String {
+    format!("::/{name}")
+}
+
+/// Copies a vendor's loader to where firmware looks that knows of none. Does nothing where one is.
+pub(super) fn ensure_loader(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
+    let Some(partition) = disk.map.partitions.iter().find(|partition| is_one(partition)) else {
+        return Err(Error::new(ErrorKind::Refused, "the disk has no EFI system partition"));
+    };
+    let device = disk.attach(partition)?;
+    let path = device.path();
+    let has =
+        |folder: &str, name: &str| list(path, folder).iter().any(|found| found.eq_ignore_ascii_case(name));
+    let vendors = list(path, "EFI");
+    let mut known = false;
+    for (suffix, fallback) in FALLBACKS {
+        if has("EFI/BOOT", fallback) {
+            known = true;
+            continue;
+        }
+        let found = LOADERS.iter().find_map(|(loader, beside)| {
+            let name = format!("{loader}{suffix}.efi");
+            let vendor = vendors.iter().find(|vendor| has(&format!("EFI/{vendor}"), &name))?;
+            Some((vendor, name, *beside))
+        });
+        let Some((vendor, name, beside)) = found else { continue };
+        if !vendors.iter().any(|name| name.eq_ignore_ascii_case("BOOT")) {
+            run("mmd", &["-i"], &[path, Path::new(&at("EFI/BOOT"))], None)?;
+        }
+        copy(path, &format!("EFI/{vendor}/{name}"), &format!("EFI/BOOT/{fallback}"))?;
+        for other in beside.iter().map(|other| format!("{other}{suffix}.efi")) {
+            if has(&format!("EFI/{vendor}"), &other) {
+                copy(path, &format!("EFI/{vendor}/{other}"), &format!("EFI/BOOT/{other}"))?;
+            }
+        }
+        done.push(format!("EFI/BOOT/{fallback} from {vendor}"));
+        known = true;
+    }
+    device.end()?;
+    if known {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::NotFound, "the EFI system partition holds no loader that is known"))
+}
+
+fn copy(device: &Path, from: &str, to: &str) -> Result<()> {
+    let folder = tempfile::tempdir().map_err(|error| Error::from_io("make a temporary folder", error))?;
+    let file = folder.path().join("loader");
+    run("mcopy", &["-n", "-i"], &[device, Path::new(&at(from)), &file], None)?;
+    run("mcopy", &["-o", "-i"], &[device, &file, Path::new(&at(to))], None).map(drop)
+}

@@ -1,0 +1,223 @@
+//! Disks that become machines of their own: what changes, what stays, judged by sgdisk, e2fsck, mtools and ssh-keygen.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use base::ErrorKind;
+use common::*;
+use disk::personal::Personal;
+
+const ROOT_UUID: &str = "0F0F5A2F-1C11-4A52-9D3A-6B1D8F9C4B5E";
+
+/// A GPT disk with an EFI system partition and a Linux root. The root names its partition in both cases of letters.
+fn some_disk(bench: &Bench, mkfs: &str) -> PathBuf {
+    let disk = bench.sparse_file("disk", 400 << 20);
+    let table =
+        format!("label: gpt\nstart=2048, size=102400, type=U\nstart=104448, type=L, uuid={ROOT_UUID}\n");
+    run_with_input("sfdisk -q", &disk, &table);
+    let map = map_of(&disk);
+    let esp = bench.sparse_file("esp", map.partitions[0].extent.len_bytes());
+    run("mkfs.fat -F 32", &[&esp]);
+    run("mmd -i", &[&esp, &"::/EFI", &"::/EFI/debian", &"::/loader", &"::/loader/entries"]);
+    for (name, text) in [("shimx64.efi", "shim"), ("grubx64.efi", "grub"), ("mmx64.efi", "manager")] {
+        let file = bench.path(name);
+        fs::write(&file, text).unwrap();
+        run("mcopy -i", &[&esp, &file, &format!("::/EFI/debian/{name}")]);
+    }
+    let entry = bench.path("debian.conf");
+    fs::write(&entry, format!("options root=PARTUUID={} rw\n", ROOT_UUID.to_lowercase())).unwrap();
+    run("mcopy -i", &[&esp, &entry, &"::/loader/entries/debian.conf"]);
+
+    let tree = bench.tree("root");
+    for folder in ["etc/ssh", "boot/grub", "bin", "proc", "dev", "lib64", "var/lib/dbus", "var/lib/systemd"] {
+        fs::create_dir_all(tree.join(folder)).unwrap();
+    }
+    let put = |name: &str, text: &str| fs::write(tree.join(name), text).unwrap();
+    put("etc/os-release", "ID=test\n");
+    put("etc/fstab", &format!("PARTUUID={ROOT_UUID} / ext4 defaults 0 1\n"));
+    put("boot/grub/grub.cfg", &format!("linux /vmlinuz root=PARTUUID={} ro\n", ROOT_UUID.to_lowercase()));
+    put("etc/hostname", "golden\n");
+    put("etc/hosts", "127.0.0.1\tlocalhost\n127.0.1.1\tgolden.example golden\n::1\tlocalhost\n");
+    put("etc/machine-id", "0123456789abcdef0123456789abcdef\n");
+    put("var/lib/dbus/machine-id", "0123456789abcdef0123456789abcdef\n");
+    run("ssh-keygen -q -t ed25519 -N", &[&"", &"-f", &tree.join("etc/ssh/ssh_host_ed25519_key")]);
+    put("etc/ssh/sshd_config", "Port 22\n");
+    // A shell with what it needs.
+    let shell = fs::canonicalize("/bin/sh").unwrap();
+    fs::copy(&shell, tree.join("bin/sh")).unwrap();
+    for word in run("ldd", &[&shell]).split_whitespace().filter(|word| word.starts_with('/')) {
+        let to = tree.join(&word[1..]);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(word, to).unwrap();
+    }
+    let root = bench.sparse_file("rootfs", map.partitions[1].extent.len_bytes());
+    run(mkfs, &[&root]);
+    let mounted = Mounted::by("mount", &root, bench.tree("making"));
+    run("cp -a -T", &[&tree, &mounted.folder]);
+    drop(mounted);
+    for (part, start) in [(esp, 2048), (root, 104_448)] {
+        let to = [format!("if={}", part.display()), format!("of={}", disk.display())];
+        run(
+            &format!("dd bs=1M conv=notrunc,sparse oflag=seek_bytes status=none seek={}", start * 512),
+            &[&to[0], &to[1]],
+        );
+    }
+    disk
+}
+
+/// The root, mounted.
+fn open_root(bench: &Bench, disk: &Path) -> (Loop, Mounted) {
+    let extent = map_of(disk).partitions[1].extent;
+    let device =
+        Loop::over(disk, &format!("-o {} --sizelimit {}", extent.offset_bytes(), extent.len_bytes()));
+    let mounted = Mounted::by("mount -o ro", &device.0, bench.tree("root after"));
+    (device, mounted)
+}
+
+/// Checks the files of the root after it got `name`; returns the fingerprint of its key.
+fn check_root(root: &Path, name: &str, root_id: &str) -> String {
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    for path in ["etc/fstab", "boot/grub/grub.cfg"] {
+        assert!(read(path).to_lowercase().contains(&format!("partuuid={root_id} ")), "{}", read(path));
+    }
+    assert_eq!(read("etc/hostname"), format!("{name}\n"));
+    let hosts = read("etc/hosts");
+    assert!(hosts.contains(&format!("127.0.1.1\t{name}")) && hosts.contains("::1\tlocalhost"), "{hosts}");
+    assert!(hosts.contains(name.split('.').next().unwrap()) && !hosts.contains("golden"), "{hosts}");
+    assert_eq!(read("etc/machine-id"), "");
+    assert!(!root.join("var/lib/dbus/machine-id").exists());
+    assert_eq!(read("etc/deep/folder/secret"), "secret");
+    assert_eq!(read("etc/said"), format!("{name} speaks\n"));
+    assert_eq!(read("etc/ssh/sshd_config"), "Port 22\n");
+    assert!(read("var/lib/cloud/seed/nocloud/meta-data").contains(&format!("local-hostname: {name}")));
+    let key = root.join("etc/ssh/ssh_host_ed25519_key");
+    assert_eq!(fs::metadata(&key).unwrap().mode() & 0o777, 0o600);
+    run("ssh-keygen -l -f", &[&key])
+}
+
+/// Checks the EFI system partition.
+fn check_esp(esp: &Path, root_id: &str) {
+    assert_eq!(run("mcopy -n -i", &[&esp, &"::/EFI/BOOT/BOOTX64.EFI", &"-"]), "shim");
+    assert_eq!(run("mcopy -n -i", &[&esp, &"::/EFI/BOOT/grubx64.efi", &"-"]), "grub");
+    let entry = run("mcopy -n -i", &[&esp, &"::/loader/entries/debian.conf", &"-"]);
+    assert!(entry.contains(root_id), "{entry}");
+    run("fsck.fat -n", &[&esp]);
+}
+
+#[test]
+fn two_disks_of_one_image_become_two_machines() {
+    let tools = [
+        "sfdisk",
+        "sgdisk",
+        "mkfs.ext4",
+        "mkfs.btrfs",
+        "mkfs.xfs",
+        "mkfs.fat",
+        "mcopy",
+        "ssh-keygen",
+        "unshare",
+    ];
+    if !is_root() || !have(&tools) {
+        return;
+    }
+    for (mkfs, check) in [
+        ("mkfs.ext4 -q -F", "e2fsck -fn"),
+        ("mkfs.xfs -q", "xfs_repair -n"),
+        ("mkfs.btrfs -q", "btrfs check"),
+    ] {
+        let bench = Bench::new();
+        let disk = some_disk(&bench, mkfs);
+        let before = fs::read(&disk).unwrap();
+        let (copied, script, seed) = (bench.path("copied"), bench.path("script"), bench.path("seed"));
+        fs::write(&copied, "secret").unwrap();
+        fs::write(&script, "read name </etc/hostname\necho \"$name speaks\" >/etc/said\necho x >/dev/null\n")
+            .unwrap();
+        fs::create_dir(&seed).unwrap();
+        fs::write(seed.join("user-data"), "#cloud-config\n").unwrap();
+        let mut seen = Vec::new();
+        for name in ["lab-1", "lab-2.example.org"] {
+            fs::write(&disk, &before).unwrap();
+            let personal = Personal {
+                new_identity: true,
+                host_name: Some(name.to_owned()),
+                seed: Some(seed.clone()),
+                copies: vec![(copied.clone(), "/etc/deep/folder/secret".into())],
+                script: Some(script.clone()),
+                uefi_fallback: true,
+            };
+            let done = personal.apply(&disk).unwrap();
+            assert!(done.iter().any(|line| line == "3 references to them changed"), "{done:?}");
+            assert!(run("sgdisk -v", &[&disk]).contains("No problems found"));
+            let map = map_of(&disk);
+            let (root_id, disk_id) = (map.partitions[1].uuid.clone().unwrap(), map.disk_id.clone().unwrap());
+            assert!(!root_id.eq_ignore_ascii_case(ROOT_UUID));
+            let [esp, part] = [("esp after", 0), ("check", 1)].map(|(name, index)| {
+                let path = bench.path(name);
+                fs::write(&path, read_at(&disk, map.partitions[index].extent)).unwrap();
+                path
+            });
+            run(check, &[&part]);
+            check_esp(&esp, &root_id);
+            let (device, mounted) = open_root(&bench, &disk);
+            let print = check_root(&mounted.folder, name, &root_id);
+            drop((mounted, device));
+            seen.push([root_id, disk_id, print]);
+        }
+        assert!(seen[0].iter().zip(&seen[1]).all(|(a, b)| a != b), "{seen:?}");
+    }
+}
+
+#[test]
+fn a_boot_record_gets_a_new_signature() {
+    if !is_root() || !have(&["sfdisk", "mkfs.ext4", "ssh-keygen"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let disk = bench.sparse_file("disk", 64 << 20);
+    run_with_input("sfdisk -q", &disk, "label: dos\nlabel-id: 0x1234abcd\nstart=2048, type=83\n");
+    let tree = bench.tree("root");
+    fs::create_dir_all(tree.join("etc")).unwrap();
+    fs::write(tree.join("etc/os-release"), "ID=test\n").unwrap();
+    fs::write(tree.join("etc/fstab"), "PARTUUID=1234ABCD-01 / ext4\n").unwrap();
+    let part = bench.sparse_file("part", 63 << 20);
+    run("mkfs.ext4 -q -F -d", &[&tree, &part]);
+    write_at(&disk, 1 << 20, &fs::read(&part).unwrap());
+    let personal = Personal { new_identity: true, ..Personal::default() };
+    personal.apply(&disk).unwrap();
+    let id = map_of(&disk).disk_id.unwrap();
+    assert_ne!(id, "1234abcd");
+    let device = Loop::over(&disk, "-o 1048576");
+    let mounted = Mounted::by("mount -o ro", &device.0, bench.tree("after"));
+    assert_eq!(
+        fs::read_to_string(mounted.folder.join("etc/fstab")).unwrap(),
+        format!("PARTUUID={id}-01 / ext4\n")
+    );
+}
+
+#[test]
+fn a_script_that_fails_and_a_disk_without_a_root_are_errors() {
+    if !is_root()
+        || !have(&["mkfs.ext4", "sfdisk", "mkfs.xfs", "mkfs.btrfs", "mcopy", "ssh-keygen", "unshare"])
+    {
+        return;
+    }
+    let bench = Bench::new();
+    let empty = bench.sparse_file("empty", 64 << 20);
+    run("mkfs.ext4 -q -F", &[&empty]);
+    let named = Personal { host_name: Some("a".to_owned()), ..Personal::default() };
+    assert_eq!(named.apply(&empty).unwrap_err().kind(), ErrorKind::NotFound);
+    run("e2fsck -fn", &[&empty]);
+    let disk = some_disk(&bench, "mkfs.ext4 -q -F");
+    let script = bench.path("script");
+    fs::write(&script, "echo going >&2\nfalse\necho never >/etc/never\n").unwrap();
+    let scripted = Personal { script: Some(script), ..Personal::default() };
+    let error = scripted.apply(&disk).unwrap_err();
+    assert!(error.to_string().contains("the script"), "{error}");
+    let (device, mounted) = open_root(&bench, &disk);
+    assert!(!mounted.folder.join("etc/never").exists());
+    drop((mounted, device));
+}
