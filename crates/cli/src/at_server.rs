@@ -106,6 +106,7 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         | Command::Mount(_)
         | Command::Fetch(_)
         | Command::Grow(_)
+        | Command::Personalize(_)
         | Command::Doctor(_)
         | Command::Detach(_)
         | Command::Disks(_)

@@ -31,6 +31,8 @@ pub(crate) enum Leaves {
     PartOfTarget,
     /// A disk whose last partition, or its filesystem, may still have its old size.
     NotGrown,
+    /// A disk that may not have all of its own yet.
+    NotPersonal,
     /// Nothing, since the target was `null:`.
     NoTarget,
     /// The beginning of a disk in standard output.
@@ -49,6 +51,9 @@ impl Leaves {
             Self::Nothing => ("interrupted", None),
             Self::PartOfTarget => ("interrupted", Some(GO_ON)),
             Self::NotGrown => ("interrupted: the disk may not have grown", Some("`diskcast grow` goes on")),
+            Self::NotPersonal => {
+                ("interrupted: the disk may lack some of its own", Some("`diskcast personalize` goes on"))
+            }
             Self::NoTarget => ("interrupted: nothing was written, and not everything was verified", None),
             Self::PartOfStream => ("interrupted: standard output got a part of the disk only", None),
             Self::NoVersion => ("interrupted: no version was made", None),

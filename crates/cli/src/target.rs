@@ -1,7 +1,7 @@
 //! Checks, confirms and opens the target of an install or fetch.
 
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::limits::SECTOR_BYTES;
@@ -23,6 +23,19 @@ const NULL: &str = "null:";
 /// Whether `path` is the target that drops all data.
 pub(crate) fn is_null(path: &Path) -> bool {
     path.as_os_str() == NULL
+}
+
+/// The target that `path` names: itself, or the one disk of this machine that its hints mean.
+pub(crate) fn resolve(path: &Path, output: Output) -> Result<PathBuf> {
+    let Some(hints) = path.to_str().and_then(|text| text.strip_prefix(disk::find::PREFIX)) else {
+        return Ok(path.to_owned());
+    };
+    let explain =
+        |error: base::Error| Failure::from(error).hint("nothing was written; `lsblk` shows the disks, too");
+    let found =
+        disk::find::Hints::parse(hints).and_then(|hints| disk::find::find(&hints)).map_err(explain)?;
+    output.note(&format!("the disk is {}", found.display()));
+    Ok(found)
 }
 
 /// The address of an NBD export, if `path` is one.

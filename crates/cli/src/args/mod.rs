@@ -3,12 +3,14 @@
 mod attached;
 mod global;
 pub(crate) mod parse;
+mod personal;
 mod server;
 mod source;
 mod target;
 
 pub(crate) use attached::{DisksFolder, RunningDisk};
 pub(crate) use global::{Global, Keys};
+pub(crate) use personal::Own;
 pub(crate) use server::{FromServer, ServerAccess, StateFolder, There, Transport};
 pub(crate) use source::{SourceForm, Taking};
 pub(crate) use target::{Effort, FileForm, Free, Writing};

@@ -1,5 +1,6 @@
 //! Options for writing a target.
 
+use super::Own;
 use super::parse::{parse_memory, parse_size};
 
 /// How a target is written.
@@ -45,6 +46,8 @@ pub(crate) struct Writing {
     /// Allow writing to the disk or file that the image was captured from
     #[arg(long)]
     pub onto_source: bool,
+    #[command(flatten)]
+    pub own: Own,
 }
 
 /// How much of this machine to use.

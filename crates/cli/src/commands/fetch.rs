@@ -15,7 +15,7 @@ use net::peer::{Node, PeerOptions};
 use serde_json::json;
 
 use super::install::{explain, left_in, report_record, sentence};
-use super::{Context, grow};
+use super::{Context, grow, personalize};
 use crate::args::parse::{parse_buffer, parse_lifetime, parse_rate, parse_size};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
@@ -27,7 +27,7 @@ use crate::{connect, interrupt, repository, target, version};
 /// Joins the server's multicast session, at any time, and fetches the rest from machines that have it, or from the
 /// server by unicast. Serves what it has to others while it runs. Prints at the end how many bytes came each way.
 /// Continues if multicast stops working or, for some time, if the server cannot be reached.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(
     override_usage = "diskcast fetch [OPTIONS] [SERVER] <NAME> <TARGET>",
     after_help = "\
@@ -107,6 +107,7 @@ impl Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    let args = &Args { target: target::resolve(&args.target, context.output)?, ..args.clone() };
     let reference = repository::reference(&args.name)?;
     if args.target.as_os_str() == "-" {
         let text =
@@ -130,6 +131,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         target::check_form(&args.target, &args.writing)?;
         target::check(&args.target, manifest, args.writing.onto_source)?;
         grow::check(&args.target, manifest, &args.writing)?;
+        personalize::check(&args.target, manifest, &args.writing)?;
         let catalogue = Catalogue::load(manifest, &*client, client.cipher())?;
         target::show_old(&args.target, manifest, &catalogue, &args.writing, context.output)?;
         let record = json!({
@@ -151,6 +153,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     };
     context.output.result(&record(args, &done), || text(args, &done))?;
     grow::after_install(&args.target, manifest, &args.writing, context.output)?;
+    personalize::after_install(&args.target, &args.writing, context.output)?;
     match (&args.serve_for, &done.node) {
         (Some(time), Some(node)) => serve_others(context, node, *time, &stop),
         _ => Ok(()),
@@ -182,6 +185,7 @@ fn open_target(context: &Context, args: &Args, manifest: &Manifest, stop: &Stop)
     target::check_form(&args.target, &args.writing)?;
     target::check(&args.target, manifest, args.writing.onto_source)?;
     grow::check(&args.target, manifest, &args.writing)?;
+    personalize::check(&args.target, manifest, &args.writing)?;
     target::confirm(&args.target, manifest, &context.global, Some(&args.writing))?;
     interrupt::leaves(left_in(&args.target));
     let asked = stop.clone();

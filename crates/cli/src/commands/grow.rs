@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use base::Extent;
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
-use disk::grow::{self, Choice, Grown, Slot};
+use disk::grow::{self, Choice, Grown};
 use image::Manifest;
 use serde_json::json;
 
 use super::Context;
+use super::personalize::slots;
 use crate::args::Writing;
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::Leaves;
@@ -120,11 +120,5 @@ fn wanted(writing: &Writing) -> Option<u32> {
 }
 
 fn choose(version: &Manifest, wanted: Option<u32>) -> base::Result<Choice> {
-    let slots = version.disk.partitions.iter().map(|partition| Slot {
-        number: partition.number,
-        extent: Extent::new(partition.start_sector, partition.sectors),
-        type_id: partition.type_id.clone(),
-        kind: partition.filesystem.as_ref().map(|found| found.kind.clone()),
-    });
-    grow::choose(&slots.collect::<Vec<_>>(), wanted)
+    grow::choose(&slots(version), wanted)
 }

@@ -13,7 +13,7 @@ use net::fetch::{Counting, HostReporter};
 use serde_json::json;
 use store::Repository;
 
-use super::{Context, grow};
+use super::{Context, grow, personalize};
 use crate::args::{Effort, FromServer, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::{GO_ON, Leaves};
@@ -26,7 +26,7 @@ use crate::{clock, interrupt, repository, target, version};
 /// Refuses before the first write if the target is too small, mounted, in use, or the disk that the image was captured
 /// from. Asks before it overwrites a disk, or a file that is not empty. Reads back what it wrote. After an
 /// interruption, the same command with --resume continues.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
   diskcast install classroom /dev/sdb
@@ -34,12 +34,14 @@ Examples:
   diskcast install web@4 disk.img --overwrite
   diskcast install web /dev/sdb --grow            fill a larger disk
   diskcast install web:stable /dev/sdb --resume --yes
+  diskcast install web disk:serial=S5Y2NX0R --yes         whichever name it has today
   diskcast install web - | ssh other 'dd of=/dev/sdb bs=1M'
   diskcast install lab-pc /dev/sda --onto-source        back to the disk that it was captured from")]
 pub(crate) struct Args {
     /// Version to install: image, image:tag or image@version
     pub name: String,
-    /// Block device, or file to create or overwrite; `-` for standard output; `null:` decodes and verifies, but writes
+    /// Block device, or file to create or overwrite; `disk:serial=S1` or `disk:size=>=100G,model=<in> ssd` for the one
+    /// disk that is meant; `nbd://HOST/EXPORT`; `-` for standard output; `null:` decodes and verifies, but writes
     /// nothing
     pub target: PathBuf,
     #[command(flatten)]
@@ -54,6 +56,7 @@ pub(crate) struct Args {
 const STDOUT: &str = "-";
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    let args = &Args { target: target::resolve(&args.target, context.output)?, ..args.clone() };
     // With the scrub log: a damaged object that is found here is removed from the log.
     let library = Library::open_with_scrubs(context, &args.from)?;
     let reference = repository::reference(&args.name)?;
@@ -71,6 +74,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     target::check_form(&args.target, &args.writing)?;
     target::check(&args.target, &version, args.writing.onto_source)?;
     grow::check(&args.target, &version, &args.writing)?;
+    personalize::check(&args.target, &version, &args.writing)?;
     let catalogue = Arc::new(Catalogue::load(&version, library.objects(), library.cipher())?);
     target::show_old(&args.target, &version, &catalogue, &args.writing, context.output)?;
     if context.global.dry_run {
@@ -108,7 +112,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     interrupt::leaves(Leaves::Nothing);
     let took = clock::now().duration_since(began);
     context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))?;
-    grow::after_install(&args.target, &version, &args.writing, context.output)
+    grow::after_install(&args.target, &version, &args.writing, context.output)?;
+    personalize::after_install(&args.target, &args.writing, context.output)
 }
 
 /// Writes the whole disk to standard output, from its first byte to its last. Free space reads as zeros.

@@ -19,6 +19,7 @@ pub(crate) mod install;
 pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod mount;
+pub(crate) mod personalize;
 pub(crate) mod profile;
 pub(crate) mod prune;
 pub(crate) mod remove;

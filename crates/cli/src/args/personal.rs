@@ -1,0 +1,50 @@
+//! Options that make an installed disk a machine of its own.
+
+use std::path::PathBuf;
+
+use disk::personal::Personal;
+
+/// What a disk gets of its own after the image.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "The machine's own")]
+pub(crate) struct Own {
+    /// New identifiers of disk and partitions (references change, too), new SSH host keys, a new machine-id
+    #[arg(long)]
+    pub new_identity: bool,
+    /// Host name of the machine
+    #[arg(long, value_name = "NAME")]
+    pub hostname: Option<String>,
+    /// Folder with files for cloud-init: user-data, meta-data, network-config, vendor-data
+    #[arg(long, value_name = "FOLDER")]
+    pub cloud_init: Option<PathBuf>,
+    /// Copy a file of this machine onto the disk; may be repeated
+    #[arg(long = "copy", value_name = "FROM:TO", value_parser = parse_copy)]
+    pub copies: Vec<(PathBuf, PathBuf)>,
+    /// Shell script to run in the disk's root filesystem at the end
+    #[arg(long = "run", value_name = "SCRIPT")]
+    pub script: Option<PathBuf>,
+    /// Put a boot loader where UEFI looks that knows of none
+    #[arg(long)]
+    pub uefi_fallback: bool,
+}
+
+impl Own {
+    /// The same for the disk.
+    pub(crate) fn personal(&self) -> Personal {
+        Personal {
+            new_identity: self.new_identity,
+            host_name: self.hostname.clone(),
+            seed: self.cloud_init.clone(),
+            copies: self.copies.clone(),
+            script: self.script.clone(),
+            uefi_fallback: self.uefi_fallback,
+        }
+    }
+}
+
+fn parse_copy(text: &str) -> Result<(PathBuf, PathBuf), String> {
+    match text.rsplit_once(':') {
+        Some((from, to)) if !from.is_empty() && to.starts_with('/') => Ok((from.into(), to.into())),
+        _ => Err("two paths with a colon between them, the second one absolute".to_owned()),
+    }
+}
