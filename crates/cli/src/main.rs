@@ -15,6 +15,7 @@ mod interrupt;
 mod keys;
 mod library;
 mod notify;
+mod paced;
 mod repository;
 mod seen;
 mod source;

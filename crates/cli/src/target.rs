@@ -68,6 +68,19 @@ fn open_export(address: &str, version: &Manifest) -> Result<NbdDisk> {
         .hint("nothing was written"))
 }
 
+/// Refuses what needs a file or a disk, when standard output is the target.
+pub(crate) fn check_stream(writing: &Writing, effort: &Effort) -> Result<()> {
+    let Writing { free, resume, grow, size, form, own, .. } = writing;
+    let needs_disk =
+        *free != Free::Skip || *resume || grow.is_some() || size.is_some() || *form != FileForm::Raw;
+    if needs_disk || own.personal().is_any() || effort.disk_rate.is_some() {
+        let text = "standard output gets the disk as it is: --free, --resume, --grow, --size, --as, --disk-rate and a \
+                    machine's own are for disks and files";
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    Ok(())
+}
+
 /// Refuses what `writing` asks for and the target at `path` can't have. Writes nothing.
 pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
     let is_file = !is_null(path) && export(path).is_none() && !is_device(path);

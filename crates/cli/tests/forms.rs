@@ -128,6 +128,61 @@ fn an_exported_disk_is_captured_from_its_server() {
 }
 
 #[test]
+fn a_stream_that_breaks_off_and_options_that_can_not_be_are_refused() {
+    let bench = Bench::new();
+    File::create(bench.path("disk.img")).unwrap().set_len(8 << 20).unwrap();
+    tool(&bench, "sgdisk -n 1:2048:0 disk.img");
+    tool(&bench, "cp disk.img half.img");
+    tool(&bench, "truncate -s 4M half.img");
+    let capture = |words: &str, file: &str| {
+        let mut command = bench.command(words);
+        command.stdin(File::open(bench.path(file)).unwrap());
+        bench.show(&command.output().unwrap())
+    };
+    let refused = capture("capture - web", "half.img");
+    assert!(
+        refused.contains("standard input ends early: 4194304 bytes came") && refused.ends_with("exit: 11\n"),
+        "{refused}"
+    );
+    assert!(capture("capture - web -q", "disk.img").ends_with("exit: 0\n"));
+    for words in [
+        "install web - --as qcow2",
+        "install web - --grow",
+        "install web - --hostname a",
+        "install web - --size 9M",
+    ] {
+        let refused = bench.see(words);
+        assert!(
+            refused.contains("standard output gets the disk as it is") && refused.ends_with("exit: 2\n"),
+            "{refused}"
+        );
+    }
+    assert!(bench.see("capture nbd://127.0.0.1:1/x web --freeze").ends_with("exit: 2\n"));
+}
+
+#[test]
+fn extents_that_qemu_would_read_are_watched_too() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 2, 1);
+    tool(&bench, "qemu-img convert -f raw -O vmdk -o subformat=twoGbMaxExtentSparse disk.img many.vmdk");
+    let writer = File::options().write(true).open(bench.path("many-s001.vmdk")).unwrap();
+    let refused = bench.see("capture many.vmdk web -q");
+    assert!(refused.contains("many-s001.vmdk` is open for writing by"), "{refused}");
+    drop(writer);
+    // A name in tabs is a name, too; and a link is none of the disk's own files.
+    let text = fs::read_to_string(bench.path("many.vmdk")).unwrap();
+    let (before, behind) = text.split_once("RW ").unwrap();
+    let extent = format!("x=1\nRW\t4096\tFLAT\t\"/etc/passwd\"\t0\nRW {behind}");
+    fs::write(bench.path("tabs.vmdk"), format!("{before}{extent}")).unwrap();
+    fs::rename(bench.path("many-s001.vmdk"), bench.path("moved")).unwrap();
+    std::os::unix::fs::symlink("moved", bench.path("many-s001.vmdk")).unwrap();
+    for name in ["tabs.vmdk", "many.vmdk"] {
+        let refused = bench.see(&format!("capture {name} web"));
+        assert!(refused.contains("needs another file, `") && refused.ends_with("exit: 11\n"), "{refused}");
+    }
+}
+
+#[test]
 fn a_damaged_or_endless_stream_makes_no_version() {
     let bench = Bench::new();
     bench.disk("disk.img", 2, 1);

@@ -112,6 +112,16 @@ pub(crate) fn made_bytes(disk: &dyn ReadAt, block_bytes: u32) -> Result<Option<u
         .and_then(|(header, _)| header.u64(field::ALTERNATE_LBA).checked_add(1)?.checked_mul(block_bytes)))
 }
 
+/// The least size in bytes of the disk by its partition table: the end of its backup GPT, or of its last partition.
+/// `None` if it has no table. `Io` if the disk fails.
+pub fn length_by_table(disk: &dyn ReadAt) -> Result<Option<u64>> {
+    let by_gpt = made_bytes(disk, disk.geometry().logical_sector_bytes)?;
+    let ends = crate::stale::partitions(disk)?
+        .into_iter()
+        .map(|(_, extent)| extent.offset_bytes() + extent.len_bytes());
+    Ok(by_gpt.max(ends.max()))
+}
+
 /// The writes that move a backup table.
 struct Move {
     /// The backup, as byte offset and bytes: first the entries, then the header.

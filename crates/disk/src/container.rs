@@ -12,7 +12,7 @@ mod virtual_disk;
 
 use std::path::Path;
 
-pub use links::needs_others;
+pub use links::linked_files;
 pub use qcow2_target::{Qcow2Target, open_qcow2_target};
 pub use unpack::{Compression, unpack};
 pub use virtual_disk::{VirtualDisk, open_virtual_disk};

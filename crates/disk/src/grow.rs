@@ -172,7 +172,8 @@ pub fn grow(path: &Path, wanted: Option<u32>) -> Result<Option<Grown>> {
     let source = open_source(path)?;
     let after = survey(&source, &SurveyOptions::default())?;
     let new = bytes_of(&after)?;
-    if new.start != old.start || new.count < old.count {
+    let numbers = |map: &DiskMap| map.partitions.iter().map(|partition| partition.number).collect::<Vec<_>>();
+    if new.start != old.start || new.count < old.count || numbers(&before) != numbers(&after) {
         return Err(Error::new(
             ErrorKind::Corrupt,
             format!("{} is at another place after it grew", place(choice.number)),
@@ -224,10 +225,12 @@ fn extend(device: &Path, map: &DiskMap, number: u32) -> Result<()> {
                 .iter()
                 .any(|kind| line.split(',').any(|field| field.trim() == *kind))
         };
-        let slot = dump.lines().filter(|line| line.contains("start=")).position(|line| is_extended(&line));
+        // A line begins with the device and the number: `/dev/loop0p4 : start=`.
+        let slot = dump.lines().find(is_extended).and_then(|line| line.split_whitespace().next());
+        let slot = slot.and_then(|device| device.rsplit('p').next()?.parse::<u32>().ok());
         let slot =
             slot.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the disk has no extended partition"))?;
-        to_end(&(slot + 1).to_string())?;
+        to_end(&slot.to_string())?;
     }
     to_end(&number.to_string())
 }

@@ -40,6 +40,9 @@ pub(crate) fn use_of_device(rdev: u64, source: Option<Identity>) -> Result<Optio
         if let Some(holder) = fs::read_dir(folder.join("holders")).into_iter().flatten().flatten().next() {
             return Ok(Some(format!("{whose}is in use by `{}`", holder.file_name().display())));
         }
+        if let Some(over) = loops_over(identity).first().and_then(|folder| folder.file_name()) {
+            return Ok(Some(format!("{whose}is in use by the loop device `{}`", over.display())));
+        }
     }
     Ok(None)
 }
@@ -55,13 +58,21 @@ pub(crate) fn use_of_file(identity: Identity) -> Result<Option<String>> {
     if swaps()?.contains(&identity) {
         return Ok(Some("is used as swap space".to_owned()));
     }
-    for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let Ok(backing) = fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
-        if identify(Path::new(backing.trim_end_matches('\n'))).is_ok_and(|file| file == identity) {
-            return Ok(Some(format!("is in use by the loop device `{}`", entry.file_name().display())));
-        }
-    }
-    Ok(None)
+    let over = loops_over(identity);
+    let over = over.first().and_then(|folder| folder.file_name());
+    Ok(over.map(|name| format!("is in use by the loop device `{}`", name.display())))
+}
+
+/// The sysfs folders of the loop devices attached to the file or device `identity`.
+pub(crate) fn loops_over(identity: Identity) -> Vec<PathBuf> {
+    let folders = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_over = |folder: &PathBuf| {
+        let backing = fs::read_to_string(folder.join("loop/backing_file")).ok();
+        backing.is_some_and(|path| {
+            identify(Path::new(path.trim_end_matches('\n'))).is_ok_and(|found| found == identity)
+        })
+    };
+    folders.filter(is_over).collect()
 }
 
 /// The sysfs folder of the block device `rdev`: a symbolic link, which for a partition leads into its disk's folder.

@@ -29,8 +29,9 @@ mod volume;
 mod watch;
 mod writers;
 
+pub use backup_gpt::length_by_table;
 pub use container::{
-    Compression, Container, ContainerKind, Qcow2Target, VirtualDisk, container_of, needs_others,
+    Compression, Container, ContainerKind, Qcow2Target, VirtualDisk, container_of, linked_files,
     open_qcow2_target, open_virtual_disk, unpack,
 };
 pub use device::{Geometry, ReadAt, WriteAt};

@@ -3,6 +3,7 @@
 
 mod esp;
 mod ids;
+mod parts;
 mod root;
 
 use std::path::{Path, PathBuf};
@@ -11,17 +12,28 @@ use base::{Error, ErrorKind, Result};
 use rustix::process::geteuid;
 
 use crate::grow::Slot;
-use crate::tools::{self, Attached, Mounted, run};
-use crate::{DiskMap, Partition, ReadAt as _, SurveyOptions, TableKind, open_source, preflight, survey};
+use crate::tools::{self, run};
+use crate::{ReadAt as _, SurveyOptions, TableKind, open_source, preflight, survey};
+use parts::{Disk, Done, ROOTS, Rooted};
 use root::Root;
 
-/// Filesystems that a Linux system's root can be in, with the options to mount them.
-const ROOTS: &[(&str, &str)] = &[("ext2", ""), ("ext3", ""), ("ext4", ""), ("xfs", "nouuid,"), ("btrfs", "")];
-/// Where a root lies in a btrfs whose subvolumes are not mounted by default.
-const SUBVOLUMES: &[&str] = &["", "@", "@rootfs", "root"];
 /// Files of cloud-init's data source NoCloud.
 const SEED: &[&str] = &["user-data", "meta-data", "vendor-data", "network-config"];
 const SEED_FOLDER: &str = "var/lib/cloud/seed/nocloud";
+
+/// Runs the script `$1` in the root `$0`, in namespaces of its own: what it mounts is gone with it. It gets no devices
+/// but those that every program needs, and no rights to make others, to mount or to load modules.
+const INSIDE: &str = "\
+    mount -t proc proc \"$0/proc\"\n\
+    mount -t tmpfs -o mode=755,nosuid none \"$0/dev\"\n\
+    mknod -m 666 \"$0/dev/null\" c 1 3\n\
+    mknod -m 666 \"$0/dev/zero\" c 1 5\n\
+    mknod -m 666 \"$0/dev/random\" c 1 8\n\
+    mknod -m 666 \"$0/dev/urandom\" c 1 9\n\
+    ln -s /proc/self/fd \"$0/dev/fd\"\n\
+    exec 3<\"$1\" </dev/null\n\
+    exec setpriv --bounding-set=-mknod,-sys_admin,-sys_rawio,-sys_module,-sys_boot,-sys_ptrace \
+        chroot \"$0\" /bin/sh -e /proc/self/fd/3";
 
 /// What an installed disk gets of its own. The default changes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,9 +51,6 @@ pub struct Personal {
     /// Whether a boot loader is to be where firmware looks that knows of none.
     pub uefi_fallback: bool,
 }
-
-/// What was done, as short texts.
-pub type Done = Vec<String>;
 
 impl Personal {
     /// Whether anything is to be done.
@@ -87,7 +96,7 @@ impl Personal {
         {
             return refused(format!("`{}` is no absolute path of a file", to.display()));
         }
-        let missing: Vec<_> = self.tools().into_iter().filter(|tool| !tools::exists(tool)).collect();
+        let missing: Vec<_> = self.tools(slots).into_iter().filter(|tool| !tools::exists(tool)).collect();
         if !missing.is_empty() {
             return refused(format!("this takes {}, which is not installed", missing.join(", ")));
         }
@@ -98,15 +107,16 @@ impl Personal {
         }
     }
 
-    fn tools(&self) -> Vec<&'static str> {
+    fn tools(&self, slots: &[Slot]) -> Vec<&'static str> {
         let mut tools = vec!["losetup", "mount", "umount"];
         if self.new_identity {
             tools.extend(["sfdisk", "ssh-keygen"]);
         }
         if self.script.is_some() {
-            tools.extend(["unshare", "chroot"]);
+            tools.extend(["unshare", "chroot", "setpriv"]);
         }
-        if self.uefi_fallback {
+        let has_esp = slots.iter().any(|slot| esp::TYPES.contains(&slot.type_id.as_str()));
+        if self.uefi_fallback || (self.new_identity && has_esp) {
             tools.extend(["mdir", "mcopy", "mmd"]);
         }
         tools
@@ -114,7 +124,7 @@ impl Personal {
 
     /// Does it on the disk at `path`, and tells what was done. `Refused` as [`Personal::check`], or if the disk is in
     /// use; `NotFound` if no filesystem holds a Linux root; `Io` if a tool or the script fails, with its words.
-    pub fn apply(&self, path: &Path) -> Result<Done> {
+    pub fn apply(&self, path: &Path) -> Result<Vec<String>> {
         let mut done = Vec::new();
         if !self.is_any() {
             return Ok(done);
@@ -126,6 +136,10 @@ impl Personal {
         drop(source);
         self.check(&crate::grow::slots(&map))?;
         let disk = Disk { path, map: &map, sector_bytes: geometry.logical_sector_bytes };
+        if self.needs_root() {
+            // Before anything changes: what can't be mounted now can't be later.
+            disk.root()?.end()?;
+        }
         if self.new_identity && map.table != TableKind::None {
             ids::renew(&disk, &mut done)?;
         }
@@ -135,24 +149,23 @@ impl Personal {
         if self.needs_root() {
             let root = disk.root()?;
             self.change(&root, &mut done)?;
-            root.mounted.end()?;
-            root.device.end()?;
+            root.end()?;
         }
         Ok(done)
     }
 
     /// Changes the files of the root filesystem.
     fn change(&self, mounted: &Rooted, done: &mut Done) -> Result<()> {
-        let root = Root::at(&mounted.folder())?;
+        let root = &mounted.root;
         if self.new_identity {
-            reset(&root, done)?;
+            reset(root, done)?;
         }
         if let Some(name) = &self.host_name {
-            set_host_name(&root, name)?;
+            set_host_name(root, name)?;
             done.push(format!("host name {name}"));
         }
         if let Some(folder) = &self.seed {
-            seed(&root, folder, self.host_name.as_deref())?;
+            seed(root, folder, self.host_name.as_deref())?;
             done.push("cloud-init's seed".to_owned());
         }
         for (from, to) in &self.copies {
@@ -164,79 +177,15 @@ impl Personal {
             done.push(format!("{} copied", to.display()));
         }
         if let Some(script) = &self.script {
-            let text = std::fs::read_to_string(script)
+            let script = script
+                .canonicalize()
                 .map_err(|error| Error::from_io(format!("read `{}`", script.display()), error))?;
-            // A mount namespace of its own: what the script mounts is gone with it.
-            let inside = "mount --bind /dev \"$0/dev\" && mount -t proc proc \"$0/proc\" && exec chroot \"$0\" /bin/sh -es";
-            let words = ["--mount", "--pid", "--fork", "--kill-child", "/bin/sh", "-c", inside];
-            run("unshare", &words, &[&mounted.folder()], Some(&text))
-                .map_err(|error| error.within("the script"))?;
+            let words = ["--mount", "--pid", "--fork", "--kill-child", "/bin/sh", "-ec", INSIDE];
+            run("unshare", &words, &[&mounted.folder(), &script], None)
+                .map_err(|e| e.within("the script"))?;
             done.push(format!("{} run", script.display()));
         }
         Ok(())
-    }
-}
-
-/// A disk whose parts can be attached.
-struct Disk<'a> {
-    path: &'a Path,
-    map: &'a DiskMap,
-    sector_bytes: u32,
-}
-
-/// A mounted Linux root.
-struct Rooted {
-    mounted: Mounted,
-    device: Attached,
-    /// The subvolume below the mount.
-    below: &'static str,
-}
-
-impl Rooted {
-    fn folder(&self) -> PathBuf {
-        self.mounted.path().join(self.below)
-    }
-}
-
-impl Disk<'_> {
-    fn attach(&self, partition: &Partition) -> Result<Attached> {
-        Attached::over(self.path, partition.extent, self.sector_bytes)
-    }
-
-    /// The partitions with a filesystem in which Linux keeps its files, and the options to mount it.
-    fn linux(&self) -> impl Iterator<Item = (&Partition, &'static str, &'static str)> {
-        self.map.partitions.iter().filter_map(|partition| {
-            let kind = partition.filesystem.as_ref()?.kind;
-            ROOTS.iter().find(|(known, _)| *known == kind).map(|(kind, options)| (partition, *kind, *options))
-        })
-    }
-
-    fn mount(&self, partition: &Partition, kind: &str, options: &str) -> Result<(Mounted, Attached)> {
-        if kind == "btrfs" {
-            crate::grow::refuse_mounted_twin(self.map, partition.number)?;
-        }
-        let device = self.attach(partition)?;
-        Ok((Mounted::at(device.path(), kind, &format!("{options}nosuid"))?, device))
-    }
-
-    /// Mounts the partition that holds a Linux root.
-    fn root(&self) -> Result<Rooted> {
-        for (partition, kind, options) in self.linux() {
-            let (mounted, device) = self.mount(partition, kind, options)?;
-            let is_root = |below: &&&str| {
-                let root = Root::at(&mounted.path().join(below));
-                root.is_ok_and(|root| {
-                    root.has("etc/os-release") || (root.has("etc/fstab") && root.has("bin/sh"))
-                })
-            };
-            if let Some(below) = SUBVOLUMES.iter().find(is_root) {
-                return Ok(Rooted { below, mounted, device });
-            }
-            mounted.end()?;
-            device.end()?;
-        }
-        let text = format!("no filesystem of `{}` holds a Linux root", self.path.display());
-        Err(Error::new(ErrorKind::NotFound, text))
     }
 }
 

@@ -77,12 +77,9 @@ impl Source {
         matches!(self.identity, Identity::Device { .. })
     }
 
-    /// A path by which other programs can open it while this process has it open, also if the file has no name.
+    /// A path by which other programs can open it while this process has it open, whatever became of its name.
     #[must_use]
-    pub fn reopen_path(&self) -> PathBuf {
-        if self.path.exists() {
-            return std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
-        }
+    pub fn open_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
 

@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -22,7 +23,8 @@ pub(crate) fn exists(tool: &str) -> bool {
     env::split_paths(&search_path()).any(|folder| folder.join(tool).is_file())
 }
 
-/// Runs `tool`, and returns what it printed. `Io` with its last words if it fails.
+/// Runs `tool`, and returns what it printed. It reads `input`, which must be short. `Io` with its last words if it
+/// fails.
 pub(crate) fn run(tool: &str, arguments: &[&str], paths: &[&Path], input: Option<&str>) -> Result<String> {
     run_with(&[0], tool, arguments, paths, input)
 }
@@ -44,6 +46,8 @@ pub(crate) fn run_with(
         .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        // Ctrl-C is for diskcast: a tool that is killed halfway leaves a filesystem behind that is neither old nor new.
+        .process_group(0)
         .spawn()
         .map_err(failed)?;
     if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
@@ -100,32 +104,45 @@ impl Drop for Attached {
 
 /// A mounted filesystem, in a folder of its own.
 pub(crate) struct Mounted {
-    folder: tempfile::TempDir,
+    /// Only removed when it is empty, that is, when nothing is mounted there.
+    folder: PathBuf,
     ended: bool,
 }
 
 impl Mounted {
     pub(crate) fn at(device: &Path, kind: &str, options: &str) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("diskcast-grow-").tempdir();
+        let folder =
+            tempfile::Builder::new().prefix("diskcast-mount-").tempdir().map(tempfile::TempDir::keep);
         let folder = folder.map_err(|error| Error::from_io("make a folder to mount a filesystem", error))?;
-        run("mount", &["-t", kind, "-o", options], &[device, folder.path()], None)?;
+        let mounted = run("mount", &["-t", kind, "-o", options], &[device, &folder], None);
+        if let Err(error) = mounted {
+            let _ = std::fs::remove_dir(&folder);
+            return Err(error);
+        }
         Ok(Self { folder, ended: false })
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     pub(crate) fn end(mut self) -> Result<()> {
         self.ended = true;
-        run("umount", &[], &[self.folder.path()], None).map(drop)
+        self.leave()
+    }
+
+    fn leave(&self) -> Result<()> {
+        run("umount", &[], &[&self.folder], None)?;
+        let _ = std::fs::remove_dir(&self.folder);
+        Ok(())
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         if !self.ended {
-            let _ = run("umount", &[], &[self.folder.path()], None);
+            // An error is on its way already.
+            let _ = self.leave();
         }
     }
 }

@@ -15,9 +15,9 @@ use rustix::fs::{Advice, OFlags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::file::{Identity, device_geometry, io_error};
-use crate::in_use::folder_of;
+use crate::in_use::{folder_of, loops_over};
 use crate::mounts::device_number;
-use crate::writers::{Writer, is_read, loops_over, partitions_in, writers};
+use crate::writers::{Writer, is_read, partitions_in, writers};
 use crate::{Source, SurveyOptions, Target};
 
 /// Two ticks of the kernel clock that stamps files: one tick takes 10 ms or less.

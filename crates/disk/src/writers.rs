@@ -9,8 +9,8 @@ use base::Result;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::file::{Identity, identify};
-use crate::in_use::folder_of;
+use crate::file::Identity;
+use crate::in_use::{folder_of, loops_over};
 use crate::mounts::{Mount, device_number, mounts, swaps};
 use crate::{Source, SurveyOptions};
 
@@ -45,18 +45,6 @@ pub fn writers(source: &Source, options: &SurveyOptions) -> Result<Vec<Writer>> 
         }
     }
     Ok(search.found)
-}
-
-/// The sysfs folders of the loop devices attached to the file or device `identity`.
-pub(crate) fn loops_over(identity: Identity) -> Vec<PathBuf> {
-    let folders = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_over = |folder: &PathBuf| {
-        let backing = fs::read_to_string(folder.join("loop/backing_file")).ok();
-        backing.is_some_and(|path| {
-            identify(Path::new(path.trim_end_matches('\n'))).is_ok_and(|found| found == identity)
-        })
-    };
-    folders.filter(is_over).collect()
 }
 
 /// Who has `file` open for writing; `None` if nobody has. A child of a process that had the file open holds it, too,

@@ -49,7 +49,7 @@ fn what_four_tools_compress_comes_back_with_holes_for_zeros() {
     let plain = fs::read(&disk).unwrap();
     for tool in ["cat", "gzip -c", "xz -0 -c", "xz -0 -T2 --block-size=1MiB -c", "zstd -c", "bzip2 -c"] {
         let packed = output(tool, &[&disk]).stdout;
-        let spool = unpack(Cursor::new(&packed), "stream", &bench.tree("")).unwrap();
+        let spool = unpack(Cursor::new(&packed), "stream", &bench.tree(""), true).unwrap();
         assert_eq!(spool.geometry().size_bytes, (8 << 20) + 512, "{tool}");
         assert_eq!(bytes_of(&spool)[..plain.len()], plain, "{tool}");
         assert_eq!(spool.next_data(1 << 20), 4 << 20, "{tool}");
@@ -58,18 +58,18 @@ fn what_four_tools_compress_comes_back_with_holes_for_zeros() {
         }
         // Two members one after the other are one stream.
         let twice = [packed.clone(), packed.clone()].concat();
-        let spool = unpack(Cursor::new(&twice), "stream", &bench.tree("")).unwrap();
+        let spool = unpack(Cursor::new(&twice), "stream", &bench.tree(""), true).unwrap();
         assert_eq!(bytes_of(&spool)[..2 * plain.len()], [plain.clone(), plain.clone()].concat(), "{tool}");
         // A part is not taken for the whole, and a changed byte is noticed.
         for len in [packed.len() - 1, packed.len() / 2, 20] {
-            let cut = unpack(Cursor::new(&packed[..len]), "stream", &bench.tree(""));
+            let cut = unpack(Cursor::new(&packed[..len]), "stream", &bench.tree(""), true);
             assert_eq!(cut.unwrap_err().kind(), ErrorKind::Corrupt, "{tool} {len}");
         }
         if tool != "zstd -c" {
             let mut changed = packed;
             let middle = changed.len() / 2;
             changed[middle] ^= 0x10;
-            let error = unpack(Cursor::new(&changed), "stream", &bench.tree("")).unwrap_err();
+            let error = unpack(Cursor::new(&changed), "stream", &bench.tree(""), true).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{tool}");
         }
     }
@@ -78,9 +78,9 @@ fn what_four_tools_compress_comes_back_with_holes_for_zeros() {
 #[test]
 fn an_empty_stream_is_an_empty_disk() {
     let bench = Bench::new();
-    let spool = unpack(Cursor::new(&[]), "stream", &bench.tree("")).unwrap();
+    let spool = unpack(Cursor::new(&[]), "stream", &bench.tree(""), true).unwrap();
     assert_eq!(spool.geometry().size_bytes, 0);
-    let missing = unpack(Cursor::new(&[]), "stream", &bench.tree("none")).unwrap_err();
+    let missing = unpack(Cursor::new(&[]), "stream", &bench.tree("none"), true).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
 }
 
@@ -233,6 +233,56 @@ fn what_can_not_be_read_rightly_is_refused() {
     let short = make("short", "qcow2");
     File::options().write(true).open(&short).unwrap().set_len(100).unwrap();
     assert!(open(&short, false).is_err());
+}
+
+#[test]
+fn a_file_that_was_not_copied_in_full_is_no_disk_of_zeros() {
+    if !have(&["qemu-img"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let disk = some_disk(&bench, 24 << 20);
+    for form in ["qcow2", "qcow2 -c", "qcow2 -o cluster_size=4k", "vmdk -o subformat=monolithicFlat"] {
+        let path = bench.path(if form.starts_with("vmdk") { "whole.vmdk" } else { "whole" });
+        run(&format!("qemu-img convert -f raw -O {form}"), &[&disk, &path]);
+        let data = if form.starts_with("vmdk") { bench.path("whole-flat.vmdk") } else { path.clone() };
+        let len = fs::metadata(&data).unwrap().len();
+        for part in [len - (3 << 20), len / 2, len / 10] {
+            run(&format!("truncate -s {part}"), &[&data]);
+            let read = open(&path, false).and_then(|opened| {
+                (0..24).try_for_each(|at| {
+                    let at = at << 20;
+                    if opened.next_data(at) < at + (1 << 20) {
+                        opened.read_exact_at(&mut vec![0; 1 << 20], at)?;
+                    }
+                    Ok(())
+                })
+            });
+            assert!(read.is_err(), "{form} with {part} of {len} bytes");
+        }
+        fs::remove_file(&path).unwrap();
+    }
+    // A cluster at the end may be cut: qemu-img makes such files.
+    let path = bench.path("cut");
+    run("qemu-img convert -f raw -O qcow2", &[&disk, &path]);
+    let whole = bytes_of(&open(&path, false).unwrap());
+    run("truncate -s -512", &[&path]);
+    assert_eq!(bytes_of(&open(&path, false).unwrap())[..20 << 20], whole[..20 << 20]);
+}
+
+#[test]
+fn an_install_does_not_go_on_in_a_disk_that_leans_on_another() {
+    if !have(&["qemu-img"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let disk = some_disk(&bench, 8 << 20);
+    let overlay = bench.path("overlay");
+    run("qemu-img create -q -f qcow2 -F raw -b", &[&disk, &overlay]);
+    let before = fs::read(&overlay).unwrap();
+    let geometry = open_source(&disk).unwrap().geometry();
+    assert_eq!(open_qcow2_target(&overlay, geometry, true).unwrap_err().kind(), ErrorKind::Refused);
+    assert!(fs::read(&overlay).unwrap() == before);
 }
 
 /// Damaged metadata: no panic, no endless loop, and no more memory than the file suggests.

@@ -51,6 +51,9 @@ const GPT: &str = "label: gpt\nstart=2048, size=20480, type=U\nstart=22528, size
 const MBR: &str = "label: dos\nstart=2048, size=20480, type=c\nstart=22528, type=83\n";
 const LOGICAL: &str =
     "label: dos\nstart=2048, size=20480, type=c\nstart=22528, type=f\nstart=24576, type=83\n";
+/// The extended partition has number 4, and 2 and 3 are empty.
+const FOURTH: &str =
+    "label: dos\n1 : start=2048, size=20480, type=c\n4 : start=22528, type=f\n5 : start=24576, type=83\n";
 
 #[test]
 fn the_last_partition_and_its_filesystem_fill_a_larger_disk() {
@@ -62,6 +65,7 @@ fn the_last_partition_and_its_filesystem_fill_a_larger_disk() {
         ("ext4", GPT, 22528, "mkfs.ext4 -q -F", "mount", "e2fsck -fn"),
         ("ext4 on MBR", MBR, 22528, "mkfs.ext4 -q -F -O ^64bit,^metadata_csum", "mount", "e2fsck -fn"),
         ("logical ext4", LOGICAL, 24576, "mkfs.ext4 -q -F", "mount", "e2fsck -fn"),
+        ("logical in the fourth", FOURTH, 24576, "mkfs.ext4 -q -F", "mount", "e2fsck -fn"),
         ("ext2", GPT, 22528, "mkfs.ext2 -q -F", "mount", "e2fsck -fn"),
         ("xfs", GPT, 22528, "mkfs.xfs -q", "mount", "xfs_repair -n"),
         ("btrfs", GPT, 22528, "mkfs.btrfs -q", "mount", "btrfs check"),

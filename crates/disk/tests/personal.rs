@@ -220,4 +220,13 @@ fn a_script_that_fails_and_a_disk_without_a_root_are_errors() {
     let (device, mounted) = open_root(&bench, &disk);
     assert!(!mounted.folder.join("etc/never").exists());
     drop((mounted, device));
+    // A link to this machine's own root is no root of the disk.
+    let hostile = bench.sparse_file("hostile", 64 << 20);
+    run("mkfs.ext4 -q -F", &[&hostile]);
+    let mounted = Mounted::by("mount", &hostile, bench.tree("hostile"));
+    for name in ["@", "@rootfs", "root"] {
+        std::os::unix::fs::symlink("/", mounted.folder.join(name)).unwrap();
+    }
+    drop(mounted);
+    assert_eq!(named.apply(&hostile).unwrap_err().kind(), ErrorKind::NotFound);
 }

@@ -11,6 +11,14 @@ pub(crate) fn parse_label(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A rate in bytes a second: so large that the work ends one day.
+pub(crate) fn parse_disk_rate(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        rate if rate >= 64 << 10 => Ok(rate),
+        _ => Err("at least 64K".to_owned()),
+    }
+}
+
 /// Parses a number of bytes.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     units::parse_bytes(text).ok_or_else(|| "expected a number of bytes, such as 4096 or 20G".to_owned())

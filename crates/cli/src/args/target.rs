@@ -1,7 +1,7 @@
 //! Options for writing a target.
 
 use super::Own;
-use super::parse::{parse_memory, parse_size};
+use super::parse::{parse_disk_rate, parse_memory, parse_size};
 
 /// How a target is written.
 #[derive(Debug, Clone, clap::Args)]
@@ -59,6 +59,9 @@ pub(crate) struct Effort {
     /// Memory for data between the pipeline stages
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "64M")]
     pub memory: u64,
+    /// Most bytes a second to read from the source, or to write to and read back from the target
+    #[arg(long, value_name = "SIZE", value_parser = parse_disk_rate)]
+    pub disk_rate: Option<u64>,
 }
 
 /// Formats of files that are written.

@@ -6,8 +6,10 @@ use base::ErrorKind;
 use base::units::{show_bytes, show_duration};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{
-    CaptureOptions, Captured, Catalogue, ChunkSize, Cipher, KnownChunks, Manifest, ObjectSink, SourceRecord,
+    CaptureOptions, Captured, Catalogue, ChunkSize, Cipher, KnownChunks, Manifest, ObjectSink, ObjectSource,
+    SourceRecord,
 };
+use mirror::Images;
 use net::client::Client;
 use serde_json::json;
 use store::{ImageName, Reference, Repository, Writer};
@@ -20,7 +22,7 @@ use crate::exit::Result;
 use crate::interrupt::Leaves;
 use crate::source::{self, Contents, StableSource};
 use crate::ui::progress::{Meter, show_rate};
-use crate::{connect, interrupt, repository};
+use crate::{connect, interrupt, paced, repository, version};
 
 /// Capture a disk as a new version of an image
 ///
@@ -54,6 +56,9 @@ pub(crate) struct Args {
     pub raw: bool,
     #[command(flatten)]
     pub taking: Taking,
+    /// Version whose chunks are not stored or sent again where the disk has them [default: the newest of NAME]
+    #[arg(long, value_name = "VERSION")]
+    pub base: Option<String>,
     /// Note stored with the version; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
     pub labels: Vec<(String, String)>,
@@ -97,7 +102,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             &[],
         );
     }
-    let source = source::open(context, &args.source)?;
+    let source = source::open(context, &args.source, &args.taking, args.raw)?;
     let written = source::written_meanwhile(context, args.to.is_some())?;
     let stable = StableSource::begin(context, &source, &options, &args.taking, &written)?;
     let done = read(context, args, (image, client), (&source, &options), &stable);
@@ -136,6 +141,8 @@ fn capture(
     options: SurveyOptions,
     stable: &[&StableSource<'_>],
 ) -> Result<()> {
+    let paced = args.effort.disk_rate.map(|rate| paced::source(disk, rate));
+    let disk = paced.as_ref().map_or(disk, |paced| paced);
     let map = disk::survey(disk, &options)?;
     map.warnings.iter().for_each(|warning| context.output.warning(warning));
     context.output.note(&describe(disk.name(), &map));
@@ -184,7 +191,7 @@ impl Job<'_> {
     }
 
     fn write(&self, repository: &Repository, writer: &Writer) -> Result<()> {
-        let known = known_chunks(repository, &self.image)?;
+        let known = self.known(repository, repository.name(), repository, repository.cipher())?;
         self.capture((writer, writer.cipher()), known, |draft| Ok(writer.publish(&self.image, draft)?))
     }
 
@@ -194,13 +201,46 @@ impl Job<'_> {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        self.capture((client, client.cipher()), KnownChunks::default(), |draft| {
+        let known = self.known(client, client.url(), client, client.cipher())?;
+        self.capture((client, client.cipher()), known, |draft| {
             let mut key = [0; 16];
             getrandom::fill(&mut key).map_err(std::io::Error::from)?;
             let key = format!("{:032x}", u128::from_be_bytes(key));
             let published = client.publish(self.image.as_str(), draft.encode(None)?, &key)?;
             Ok(Manifest::decode(&published)?)
         })
+    }
+
+    /// The chunks of the base, so that unchanged content is neither encoded nor stored again. None if the newest
+    /// version of the image is damaged, since a new capture repairs it, or has no trusted signature; a base that was
+    /// asked for must be sound.
+    fn known(
+        &self,
+        images: &dyn Images,
+        place: &str,
+        objects: &dyn ObjectSource,
+        cipher: &Cipher,
+    ) -> Result<KnownChunks> {
+        let load = |version: &Manifest| match version.statistics.data_chunks {
+            0..=KNOWN_CHUNKS_MAX => {
+                Catalogue::load(version, objects, cipher).and_then(|found| KnownChunks::of(&found))
+            }
+            _ => Ok(KnownChunks::default()),
+        };
+        if let Some(name) = &self.args.base {
+            let version =
+                version::sight(self.context, images, place, &repository::reference(name)?)?.manifest;
+            return Ok(load(&version)?);
+        }
+        let passes = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::Refused | ErrorKind::Corrupt);
+        match images.find(&Reference::Newest(self.image.clone())) {
+            Ok(newest) => Ok(load(&newest.manifest).unwrap_or_default()),
+            // A token that may write need not read.
+            Err(error) if passes(error.kind()) || error.kind() == ErrorKind::Denied => {
+                Ok(KnownChunks::default())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn capture(
@@ -284,23 +324,4 @@ fn describe(name: &str, map: &DiskMap) -> String {
     };
     let found = std::iter::once(table).chain(kinds).collect::<Vec<_>>().join(", ");
     format!("{name}: {found}; {in_use} of {size} to capture")
-}
-
-/// The chunks of the image's newest version, so that unchanged content is neither encoded nor stored again. Empty if
-/// that version is damaged, since a new capture repairs it, or has no trusted signature.
-fn known_chunks(repository: &Repository, image: &ImageName) -> Result<KnownChunks> {
-    match repository.resolve(&Reference::Newest(image.clone())) {
-        Ok(newest) if newest.statistics.data_chunks <= KNOWN_CHUNKS_MAX => {
-            let known = Catalogue::load(&newest, repository, repository.cipher())
-                .and_then(|found| KnownChunks::of(&found));
-            Ok(known.unwrap_or_default())
-        }
-        Ok(_) => Ok(KnownChunks::default()),
-        Err(error)
-            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Refused | ErrorKind::Corrupt) =>
-        {
-            Ok(KnownChunks::default())
-        }
-        Err(error) => Err(error.into()),
-    }
 }

@@ -20,7 +20,7 @@ use crate::args::parse::{parse_buffer, parse_lifetime, parse_rate, parse_size};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::progress::{Meter, show_rate};
-use crate::{connect, interrupt, repository, target, version};
+use crate::{connect, interrupt, paced, repository, target, version};
 
 /// Fetch an image from a server and write it to a disk or a file
 ///
@@ -190,7 +190,8 @@ fn open_target(context: &Context, args: &Args, manifest: &Manifest, stop: &Stop)
     interrupt::leaves(left_in(&args.target));
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;
-    target::open(&args.target, manifest, &args.writing)
+    let disk = target::open(&args.target, manifest, &args.writing)?;
+    Ok(paced::target(disk, args.effort.disk_rate))
 }
 
 fn fetch(

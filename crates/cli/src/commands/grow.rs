@@ -52,6 +52,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 /// Grows, and prints what came of it.
 fn grow(disk: &Path, wanted: Option<u32>, output: Output) -> Result<()> {
     interrupt::leaves(Leaves::NotGrown);
+    // The first Ctrl-C waits: a filesystem that is mounted or half changed must not be left.
+    interrupt::hold();
     let grown = grow::grow(disk, wanted)?;
     interrupt::leaves(Leaves::Nothing);
     let record = json!({

@@ -19,7 +19,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::{GO_ON, Leaves};
 use crate::library::Library;
 use crate::ui::progress::{Meter, show_rate};
-use crate::{clock, interrupt, repository, target, version};
+use crate::{clock, interrupt, paced, repository, target, version};
 
 /// Write a version of an image to a disk or a file
 ///
@@ -63,6 +63,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let version = version::find(context, library.images(), &library.place(context)?, &reference)?.manifest;
     context.output.detail(&format!("version {}@{}", version.image, version.number));
     if args.target.as_os_str() == STDOUT {
+        target::check_stream(&args.writing, &args.effort)?;
         return match &library {
             Library::Here(repository) => to_stdout(context, repository, version),
             Library::There(..) => Err(Failure::new(
@@ -88,7 +89,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let began = clock::now();
     let reporter = reporter(&library, &version, &args.target);
     let disk = match target::open(&args.target, &version, &args.writing) {
-        Ok(disk) => disk,
+        Ok(disk) => paced::target(disk, args.effort.disk_rate),
         Err(refused) => {
             reporter.into_iter().for_each(|reporter| reporter.refused(&refused.message));
             return Err(refused);

@@ -47,6 +47,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 
 fn apply(disk: &Path, own: &Own, output: Output) -> Result<()> {
     interrupt::leaves(Leaves::NotPersonal);
+    // The first Ctrl-C waits: a filesystem that is mounted or half changed must not be left.
+    interrupt::hold();
     let done = own.personal().apply(disk)?;
     interrupt::leaves(Leaves::Nothing);
     let record = json!({ "type": "personalized", "disk": disk, "done": done });

@@ -20,6 +20,9 @@ const STDIN: &str = "-";
 /// Where temporary files go unless TMPDIR says otherwise: they are large, and `/tmp` may lie in memory.
 const SCRATCH: &str = "/var/tmp";
 
+/// Hint for a source that is damaged.
+const COPY_AGAIN: &str = "no version was made; copy it again from where it came";
+
 /// Whether `path` stands for standard input.
 fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == STDIN
@@ -38,6 +41,11 @@ pub(crate) fn export(path: &Path) -> Option<&str> {
 /// Opens the disk that an NBD server exports as `address`. Refused if somebody may write to it meanwhile, unless
 /// `taking` allows that, and if it holds a disk in another format than raw.
 pub(crate) fn open_export(address: &str, taking: &Taking) -> Result<NbdDisk> {
+    if taking.freeze || taking.backing {
+        let text =
+            format!("`{address}` is on another machine: --freeze and --backing are for files and devices");
+        return Err(Failure::new(Exit::Usage, text));
+    }
     let disk = NbdDisk::open(&ExportAddress::parse(address)?)?;
     if !disk.is_read_only() && !taking.live {
         let text = format!("others may write to `{address}` meanwhile: its server exports it for writing");
@@ -54,15 +62,27 @@ pub(crate) fn open_export(address: &str, taking: &Taking) -> Result<NbdDisk> {
 }
 
 /// Opens the source at `path`. Standard input is read to its end, and decompressed if it is compressed.
-pub(crate) fn open(context: &Context, path: &Path) -> Result<Source> {
+pub(crate) fn open(context: &Context, path: &Path, taking: &Taking, raw: bool) -> Result<Source> {
     if !is_stdin(path) {
         return Ok(disk::open_source(path)?);
     }
+    let is_raw = taking.format == Some(SourceForm::Raw);
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Err(Failure::new(Exit::Usage, "standard input is a terminal: pipe a disk into it"));
     }
-    unpack(context, stdin.lock(), "standard input", 0)
+    let source = unpack(context, stdin.lock(), ("standard input", 0), is_raw)?;
+    // A stream that breaks off ends like any other.
+    match disk::length_by_table(&source)? {
+        Some(bytes) if bytes > source.geometry().size_bytes && !raw && !is_raw => {
+            let (has, needs) = (source.geometry().size_bytes, bytes);
+            let text = format!(
+                "standard input ends early: {has} bytes came, by its partition table the disk has {needs}"
+            );
+            Err(Failure::new(Exit::Refused, text).hint("--raw takes what came"))
+        }
+        _ => Ok(source),
+    }
 }
 
 /// The disk in a source.
@@ -87,7 +107,7 @@ impl<'a> Contents<'a> {
             return open_virtual(source, container, taking);
         };
         let (path, bytes) = (source.path().display(), source.geometry().size_bytes);
-        let unpacked = unpack(context, source.stream(), &format!("{path}, unpacked"), bytes)?;
+        let unpacked = unpack(context, source.stream(), (&format!("{path}, unpacked"), bytes), false)?;
         match disk::container_of(&unpacked) {
             None => Ok(Self::Unpacked(unpacked)),
             Some(inner) => open_virtual(&unpacked, inner, taking),
@@ -108,22 +128,25 @@ impl<'a> Contents<'a> {
     pub(crate) fn linked(&self) -> &[PathBuf] {
         match self {
             Self::Virtual(disk) => disk.linked(),
+            Self::Foreign(disk) => disk.linked(),
             _ => &[],
         }
     }
 }
 
-/// Reads `packed`, of `bytes` bytes if that is known (else 0), into a temporary file.
-fn unpack(context: &Context, packed: impl Read, name: &str, bytes: u64) -> Result<Source> {
+/// Reads `packed`, of `bytes` bytes if that is known (else 0), into a temporary file; decompresses it unless it
+/// `is_raw`.
+fn unpack(context: &Context, packed: impl Read, (name, bytes): (&str, u64), is_raw: bool) -> Result<Source> {
     let scratch = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from(SCRATCH), PathBuf::from);
     let meter = Meter::new(context.output, context.global.quiet);
     meter.begin(Stage::Unpack, bytes);
-    let unpacked = disk::unpack(Metered { packed, meter: &meter }, name, &scratch);
+    let unpacked = disk::unpack(Metered { packed, meter: &meter }, name, &scratch, !is_raw);
     meter.finish();
     unpacked.map_err(|error| match error.kind() {
         ErrorKind::Full => {
             Failure::from(error).hint("set TMPDIR to a folder that has room for the whole disk")
         }
+        ErrorKind::Corrupt => Failure::from(error).hint(COPY_AGAIN),
         _ => error.into(),
     })
 }
@@ -146,6 +169,7 @@ impl<R: Read> Read for Metered<'_, R> {
 fn open_virtual<'a>(source: &Source, container: Container, taking: &Taking) -> Result<Contents<'a>> {
     let ContainerKind::VirtualDisk(format) = container.kind else { return Err(unknown(source, container)) };
     let explain = |failure: Failure| match failure.exit {
+        Exit::Verification => failure.hint(COPY_AGAIN),
         Exit::Refused if !taking.backing => {
             failure.hint("--backing reads other files, too; whoever made the disk chose their names")
         }

@@ -2,7 +2,7 @@
 //! to this process alone.
 
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -25,6 +25,14 @@ pub(crate) struct Foreign {
     disk: NbdDisk,
     _program: Program,
     name: String,
+    linked: Vec<PathBuf>,
+}
+
+impl Foreign {
+    /// The other files that the disk consists of.
+    pub(crate) fn linked(&self) -> &[PathBuf] {
+        &self.linked
+    }
 }
 
 /// A running `qemu-nbd`, and the folder of its socket.
@@ -44,27 +52,24 @@ impl Drop for Program {
 /// Starts `qemu-nbd` on `source`, which is in the format that QEMU calls `format`. `None` if it is not installed.
 pub(crate) fn open(source: &Source, format: &str, backing: bool) -> Result<Option<Foreign>> {
     let name = source.name().to_owned();
-    if !backing && let Some(others) = disk::needs_others(source, format)? {
-        let text = format!("`{name}` needs another file, {others}");
-        return Err(Failure::new(Exit::Refused, text));
-    }
-    let program = match Program::start(source, format, backing) {
+    let linked = disk::linked_files(source, format, backing)?;
+    let program = match Program::start(source, format) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         started => started?,
     };
     let (disk, program) = program.connect(&name)?;
-    Ok(Some(Foreign { disk, _program: program, name }))
+    Ok(Some(Foreign { disk, _program: program, name, linked }))
 }
 
 impl Program {
-    fn start(source: &Source, format: &str, backing: bool) -> std::io::Result<Self> {
+    fn start(source: &Source, format: &str) -> std::io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("diskcast-nbd-").tempdir()?;
         let driver = if source.is_device() { "host_device" } else { "file" };
         let mut disk = json!({
             "driver": format, "read-only": true,
-            "file": { "driver": driver, "filename": source.reopen_path(), "read-only": true },
+            "file": { "driver": driver, "filename": reopen_path(source, format), "read-only": true },
         });
-        if !backing && format == "qcow2" {
+        if ["qcow2", "qed", "vmdk"].contains(&format) {
             disk["backing"] = serde_json::Value::Null;
         }
         let child = Command::new("qemu-nbd")
@@ -109,7 +114,15 @@ impl Program {
     }
 }
 
-fn socket(folder: &Path) -> std::path::PathBuf {
+/// The path of the very file that is watched; of a VMDK its name, by which its extents are found.
+fn reopen_path(source: &Source, format: &str) -> PathBuf {
+    match std::path::absolute(source.path()) {
+        Ok(path) if format == "vmdk" && path.exists() => path,
+        _ => source.open_path(),
+    }
+}
+
+fn socket(folder: &Path) -> PathBuf {
     folder.join("socket")
 }
 

@@ -1,62 +1,109 @@
 //! Which other files a disk in a foreign format names, before a program that would open them all gets it.
 //!
-//! Sources: QEMU's `docs/interop/qcow2`, `docs/interop/qed_spec` and VMware's Virtual Disk Format 5.0.
+//! Sources: QEMU's `docs/interop/qcow2`, `docs/interop/qed_spec`, and VMware's Virtual Disk Format 5.0.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use base::{Error, Result};
+use base::{Error, ErrorKind, Result};
 
 use crate::{ReadAt, Source};
 
-/// Bytes of a VMDK that may hold its descriptor: VMware's limit is 20 sectors, and programs put it at the beginning.
-const DESCRIPTOR_BYTES: usize = 64 << 10;
+/// Bytes at the start of a VMDK that may hold a descriptor.
+const FRONT_BYTES: u64 = 64 << 10;
+/// Longest descriptor of a VMDK that is read; VMware's limit is 20 sectors.
+const DESCRIPTOR_BYTES_MAX: u64 = 1 << 20;
 
-/// The name of another file that the disk in `source` needs, in the format that QEMU calls `format`, unless it lies in
-/// the same folder and belongs to the disk. `None` if it needs none. `Io`.
-pub fn needs_others(source: &Source, format: &str) -> Result<Option<String>> {
-    let size = usize::try_from(source.geometry().size_bytes).unwrap_or(usize::MAX);
-    let mut front = vec![0; DESCRIPTOR_BYTES.min(size)];
-    source
-        .read_exact_at(&mut front, 0)
-        .map_err(|e| Error::within(e, format!("look into `{}`", source.name())))?;
-    Ok(match format {
-        "qcow2" => of_qcow2(&front),
-        "qed" => of_qed(&front),
-        "vmdk" => of_vmdk(&front),
-        _ => None,
-    })
+/// The other files of the disk in `source`, in the format that QEMU calls `format`: extents of a VMDK that are regular
+/// files in the same folder. `Refused` if it names a file elsewhere, or any in a way that QEMU could take for something
+/// else, unless `elsewhere` allows it; and if it has a backing file. `Io`.
+pub fn linked_files(source: &Source, format: &str, elsewhere: bool) -> Result<Vec<PathBuf>> {
+    let size = source.geometry().size_bytes;
+    let read = |offset: u64, len: u64| {
+        let len = len.min(size.saturating_sub(offset));
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        source.read_exact_at(&mut bytes, offset).map(|()| bytes)
+    };
+    let look = || -> Result<Vec<Vec<u8>>> {
+        let front = read(0, FRONT_BYTES)?;
+        let number = |at: usize| {
+            front
+                .get(at..at + 8)
+                .map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+        };
+        // The header of a sparse extent says where its descriptor is, in sectors.
+        let inside = front.starts_with(b"KDMV").then(|| (number(28), number(36)));
+        let place = inside.and_then(|(offset, len)| Some((offset.checked_mul(512)?, len.checked_mul(512)?)));
+        Ok(match place {
+            Some((offset, len)) => vec![read(offset, len.min(DESCRIPTOR_BYTES_MAX))?, front],
+            None => vec![front],
+        })
+    };
+    let texts = look().map_err(|e| e.within(format!("look into `{}`", source.name())))?;
+    let refused = |what: &str| {
+        Error::new(ErrorKind::Refused, format!("`{}` needs another file, {what}", source.name()))
+    };
+    let has_backing = match format {
+        "qcow2" => of_qcow2(&texts[0]),
+        "qed" => of_qed(&texts[0]),
+        "vmdk" => texts.iter().any(|text| has_parent(text)),
+        _ => false,
+    };
+    if has_backing {
+        return Err(refused("its backing file: flatten it first (qemu-img convert)"));
+    }
+    if format != "vmdk" {
+        return Ok(Vec::new());
+    }
+    let folder = source.path().canonicalize().ok();
+    let folder = folder.as_deref().and_then(Path::parent).unwrap_or(Path::new(".")).to_owned();
+    let mut files = Vec::new();
+    for name in texts.iter().flat_map(|text| extents(text)) {
+        let path = folder.join(&name);
+        let is_beside = Path::new(&name).file_name().is_some_and(|last| last == name.as_str())
+            && !name.contains(':')
+            && path.symlink_metadata().is_ok_and(|found| found.is_file());
+        if !is_beside && !elsewhere {
+            return Err(refused(&format!("`{name}`")));
+        }
+        if !files.contains(&path) && source.path().canonicalize().ok().as_ref() != Some(&path) {
+            files.push(path);
+        }
+    }
+    Ok(files)
 }
 
-fn of_qcow2(front: &[u8]) -> Option<String> {
+/// Whether a QCOW2 has a backing file, or a file for its data.
+fn of_qcow2(front: &[u8]) -> bool {
     let number = |at: usize| {
-        front.get(at..at + 8).map_or(0, |bytes| u64::from_be_bytes(bytes.try_into().expect("eight")))
+        front.get(at..at + 8).map_or(0, |bytes| u64::from_be_bytes(bytes.try_into().expect("eight bytes")))
     };
     let version = number(0) & 0xFFFF_FFFF;
-    if number(8) != 0 {
-        return Some("its backing file".to_owned());
-    }
     // Incompatible feature 2: the data lie in a file of their own. Version 1 has its backing file at the same place.
-    (version >= 3 && number(72) & (1 << 2) != 0).then(|| "its data file".to_owned())
+    number(8) != 0 || (version >= 3 && number(72) & (1 << 2) != 0)
 }
 
-fn of_qed(front: &[u8]) -> Option<String> {
-    let features = front.get(16..24).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight")));
-    (features & 1 != 0).then(|| "its backing file".to_owned())
+fn of_qed(front: &[u8]) -> bool {
+    let features =
+        front.get(16..24).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+    features & 1 != 0
 }
 
-fn of_vmdk(front: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(front);
-    text.lines().find_map(|line| {
-        let line = line.trim();
-        if let Some(parent) = line.strip_prefix("parentFileNameHint") {
-            return Some(parent.trim_start_matches(['=', ' ']).to_owned());
-        }
-        let is_extent = ["RW ", "RDONLY ", "NOACCESS "].iter().any(|access| line.starts_with(access));
-        let name = line.split('"').nth(1).filter(|_| is_extent)?;
-        // A name with a folder, or with a colon, by which QEMU may take it for something other than a file.
-        let is_beside = Path::new(name).file_name().is_some_and(|last| last == name) && !name.contains(':');
-        (!is_beside).then(|| format!("`{name}`"))
-    })
+fn has_parent(text: &[u8]) -> bool {
+    String::from_utf8_lossy(text).contains("parentFileNameHint")
+}
+
+/// Whatever a reader may take for the name of an extent: what stands in quotes in a line without an equals sign before
+/// it.
+fn extents(text: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(text);
+    let lines = text.split(['\n', '\r', '\0']);
+    let name = |line: &str| {
+        let (before, behind) = line.split_once('"')?;
+        let is_setting = before.contains('=');
+        let is_extent = ["RW", "RDONLY", "NOACCESS"].contains(&before.split_whitespace().next()?);
+        (is_extent || !is_setting).then(|| behind.split('"').next().unwrap_or_default().to_owned())
+    };
+    lines.filter_map(name).collect()
 }
 
 #[cfg(test)]
@@ -64,26 +111,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_beside_a_disk_belong_to_it() {
-        let vmdk = |lines: &str| of_vmdk(format!("# Disk DescriptorFile\n{lines}\n").as_bytes());
-        assert_eq!(vmdk("RW 8192 SPARSE \"disk-s001.vmdk\""), None);
-        assert_eq!(vmdk("RW 8192 ZERO"), None);
-        for name in ["/etc/shadow", "../up", "a/b", "nbd:host:1", "json:{}", ".."] {
-            assert!(vmdk(&format!("RW 8192 FLAT \"{name}\" 0")).is_some(), "{name}");
-        }
-        assert!(vmdk("parentFileNameHint=\"base.vmdk\"").is_some());
+    fn names_are_found_however_they_are_written() {
+        let found = |lines: &str| extents(format!("# Disk DescriptorFile\nCID=\"1\"\n{lines}\n").as_bytes());
+        assert_eq!(found("RW 8192 SPARSE \"disk-s001.vmdk\""), ["disk-s001.vmdk"]);
+        assert_eq!(found("RW\t8192\tFLAT\t\"/dev/sda\"\t0"), ["/dev/sda"]);
+        assert_eq!(found("  RDONLY 1 X=1 \"a\""), ["a"]);
+        assert_eq!(found("RW 8192 ZERO\nddb.adapterType = \"ide\""), [""; 0]);
+        assert_eq!(found("what \"b\""), ["b"]);
+        assert!(has_parent(b"x\nparentFileNameHint=\"base.vmdk\""));
         let mut qcow2 = [0; 104];
         qcow2[7] = 3;
-        assert_eq!(of_qcow2(&qcow2), None);
+        assert!(!of_qcow2(&qcow2));
         qcow2[79] = 4;
-        assert!(of_qcow2(&qcow2).is_some());
-        qcow2[79] = 8;
-        qcow2[15] = 104;
-        assert!(of_qcow2(&qcow2).is_some());
-        assert_eq!(of_qcow2(&[0; 3]), None);
+        assert!(of_qcow2(&qcow2));
+        (qcow2[79], qcow2[15]) = (8, 104);
+        assert!(of_qcow2(&qcow2) && !of_qcow2(&[0; 3]));
         let mut qed = [0; 64];
-        assert_eq!(of_qed(&qed), None);
+        assert!(!of_qed(&qed));
         qed[16] = 1;
-        assert!(of_qed(&qed).is_some());
+        assert!(of_qed(&qed));
     }
 }

@@ -40,6 +40,10 @@ pub fn open_qcow2_target(path: &Path, geometry: Geometry, resume: bool) -> Resul
         .truncate(!resume)
         .open(path)
         .map_err(|e| io_error("open", path, e))?;
+    if resume && !super::virtual_disk::check_qcow2(&file, &name)?.is_alone {
+        let text = format!("`{name}` has a backing file, a data file or snapshots: write a new one");
+        return Err(Error::new(base::ErrorKind::Refused, text));
+    }
     let handle = file.try_clone().map_err(failed)?;
     let storage =
         File::from_open_file(handle, StorageOpenOptions::new().write(true).filename(path)).map_err(failed)?;

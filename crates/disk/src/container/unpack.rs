@@ -47,15 +47,15 @@ impl Compression {
     }
 }
 
-/// Reads the stream `packed` to its end, decompresses it if it is compressed, and returns what it held as a file
-/// without a name in the folder `scratch`, which takes no space for zeros. `name` is the stream's name in messages.
-/// `Corrupt` if the compressed data are damaged or end early, `Full` if the folder has no room, `Io`.
-pub fn unpack(packed: impl Read, name: &str, scratch: &Path) -> Result<Source> {
+/// Reads the stream `packed` to its end, decompresses it if it is compressed and `decompress` is set, and returns what
+/// it held as a file without a name in the folder `scratch`, which takes no space for zeros. `name` is the stream's
+/// name in messages. `Corrupt` if the compressed data are damaged or end early, `Full` if the folder has no room, `Io`.
+pub fn unpack(packed: impl Read, name: &str, scratch: &Path, decompress: bool) -> Result<Source> {
     let unreadable = |error| Error::from_io(format!("read {name}"), error);
     let mut packed = BufReader::with_capacity(PIECE_BYTES, packed);
     let mut front = Vec::with_capacity(FRONT_BYTES);
     (&mut packed).take(FRONT_BYTES as u64).read_to_end(&mut front).map_err(unreadable)?;
-    let compression = compression_of(&front);
+    let compression = compression_of(&front).filter(|_| decompress);
     let whole = BufReader::with_capacity(PIECE_BYTES, front.as_slice().chain(packed));
     let mut plain: Box<dyn Read + '_> = match compression {
         Some(compression) => compression.decoder(Box::new(whole)).map_err(unreadable)?,

@@ -22,12 +22,22 @@ use crate::{Geometry, ReadAt, Source};
 
 /// How many mappings are looked up in one search for data.
 const STEPS_MAX: usize = 1 << 14;
-/// Offset of `crypt_method` in the header of QCOW2 (QEMU, docs/interop/qcow2).
-const QCOW2_CRYPT_METHOD: u64 = 32;
-/// Offset of the incompatible features in the header of QCOW2 version 3, and the bit for metadata that are corrupt.
-const QCOW2_INCOMPATIBLE: u64 = 72;
+/// Offsets in the header of QCOW2 (QEMU, docs/interop/qcow2).
+mod field {
+    pub(super) const VERSION: usize = 4;
+    pub(super) const BACKING: usize = 8;
+    pub(super) const CLUSTER_BITS: usize = 20;
+    pub(super) const CRYPT_METHOD: usize = 32;
+    pub(super) const L1_SIZE: usize = 36;
+    pub(super) const L1_OFFSET: usize = 40;
+    pub(super) const SNAPSHOTS: usize = 60;
+    pub(super) const INCOMPATIBLE: usize = 72;
+}
+/// The part of an entry of a table that is an offset in the file.
+const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
+/// The incompatible features that metadata are corrupt, and that the data lie in a file of their own: the only one that
+/// `imago` knows.
 const QCOW2_CORRUPT: u64 = 1 << 1;
-/// The feature that the data lie in a file of their own: the only one that `imago` knows.
 const QCOW2_DATA_FILE: u64 = 1 << 2;
 
 /// A disk in a file of another format than raw.
@@ -37,6 +47,8 @@ pub struct VirtualDisk {
     name: String,
     geometry: Geometry,
     linked: Vec<PathBuf>,
+    /// The last cluster of the file may be shorter than this.
+    cluster_bytes: u64,
 }
 
 /// Opens the disk in `source`, a QCOW2 or VMDK file. A backing file is only opened if `backing` is set, and data files
@@ -51,8 +63,9 @@ pub fn open_virtual_disk(source: &Source, is_qcow2: bool, backing: bool) -> Resu
         .try_clone()
         .and_then(|file| File::from_open_file(file, StorageOpenOptions::new().filename(source.path())));
     let opened = opened.map_err(|e| Error::from_io(format!("open `{name}`"), e))?;
+    let mut cluster_bytes = SECTOR_BYTES;
     let disk = if is_qcow2 {
-        check_qcow2(source)?;
+        cluster_bytes = check_qcow2(source.file(), &name)?.cluster_bytes;
         access(Qcow2::<File>::builder(opened).open(gate.clone()))
     } else {
         access(Vmdk::<File>::builder(opened).open(gate.clone()))
@@ -67,7 +80,7 @@ pub fn open_virtual_disk(source: &Source, is_qcow2: bool, backing: bool) -> Resu
     let size_bytes = disk.size().next_multiple_of(SECTOR_BYTES);
     let geometry = Geometry { size_bytes, logical_sector_bytes: 512, physical_sector_bytes: 512 };
     let linked = gate.opened.lock().iter().cloned().collect();
-    let mut disk = VirtualDisk { disk, name, geometry, linked };
+    let mut disk = VirtualDisk { disk, name, geometry, linked, cluster_bytes };
     if has_4k_table(&disk) {
         disk.geometry.logical_sector_bytes = 4096;
         disk.geometry.physical_sector_bytes = 4096;
@@ -81,31 +94,67 @@ fn access<D: FormatDriverInstance<Storage = File> + Debug + 'static>(
     opened.map(FormatAccess::new)
 }
 
-/// Refuses what `imago` would read nevertheless.
-fn check_qcow2(source: &Source) -> Result<()> {
-    let mut header = [0; 80];
-    source
-        .file()
-        .read_exact_at(&mut header, 0)
-        .map_err(|e| Error::from_io(format!("read the header of `{}`", source.name()), e))?;
-    let refused = |why: &str| Err(Error::new(ErrorKind::Refused, format!("`{}` is {why}", source.name())));
-    let number = |at: u64| {
-        let at = usize::try_from(at).expect("inside the header");
-        u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"))
+/// Refuses what `imago` would read, or write, nevertheless: encrypted disks, corrupt ones, and files that end before
+/// what their tables say. `Refused`, `Unsupported`, `Corrupt`, `Io`.
+pub(super) fn check_qcow2(file: &std::fs::File, name: &str) -> Result<Qcow2Header> {
+    let read = |into: &mut [u8], offset: u64| {
+        let failed = |e: io::Error| match e.kind() {
+            io::ErrorKind::UnexpectedEof => short(name),
+            _ => Error::from_io(format!("read the header of `{name}`"), e),
+        };
+        file.read_exact_at(into, offset).map_err(failed)
     };
-    if number(QCOW2_CRYPT_METHOD) != 0 {
+    let mut bytes = [0; 80];
+    read(&mut bytes, 0)?;
+    let refused = |why: &str| Err(Error::new(ErrorKind::Refused, format!("`{name}` is {why}")));
+    let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let long = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    if word(field::CRYPT_METHOD) != 0 {
         return refused("an encrypted QCOW2: its key is not known here");
     }
-    let version = number(4);
-    let features = if version >= 3 { u64::from(number(QCOW2_INCOMPATIBLE + 4)) } else { 0 };
+    let version = word(field::VERSION);
+    let features = if version >= 3 { long(field::INCOMPATIBLE) } else { 0 };
     if features & QCOW2_CORRUPT != 0 {
         return refused("a QCOW2 that is marked as corrupt: `qemu-img check -r all` repairs it");
     }
     if version < 2 || features & !QCOW2_DATA_FILE != 0 {
-        let text = format!("`{}` is a QCOW2 of version {version} with features {features:#x}", source.name());
+        let text = format!("`{name}` is a QCOW2 of version {version} with features {features:#x}");
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
-    Ok(())
+    let cluster_bits = word(field::CLUSTER_BITS);
+    if !(9..=21).contains(&cluster_bits) {
+        return Err(Error::corrupt(format!("`{name}` is a QCOW2 with clusters of 2^{cluster_bits} bytes")));
+    }
+    let size = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
+    let size = size.map_err(|e| Error::from_io(format!("get the size of `{name}`"), e))?;
+    // A table beyond the end would read as zeros, and everything in it as free.
+    let (entries, start) = (u64::from(word(field::L1_SIZE)), long(field::L1_OFFSET));
+    let mut piece = vec![0; 64 << 10];
+    let mut at = 0;
+    while at < entries * 8 {
+        let len = usize::try_from((entries * 8 - at).min(piece.len() as u64)).expect("at most the piece");
+        read(&mut piece[..len], start.saturating_add(at))?;
+        let tables =
+            piece[..len].as_chunks::<8>().0.iter().map(|entry| u64::from_be_bytes(*entry) & OFFSET_MASK);
+        if tables.into_iter().any(|table| table >= size && table > 0) {
+            return Err(short(name));
+        }
+        at += len as u64;
+    }
+    let is_alone =
+        long(field::BACKING) == 0 && features & QCOW2_DATA_FILE == 0 && word(field::SNAPSHOTS) == 0;
+    Ok(Qcow2Header { cluster_bytes: 1 << cluster_bits, is_alone })
+}
+
+/// What the header of a QCOW2 says.
+pub(super) struct Qcow2Header {
+    cluster_bytes: u64,
+    /// Whether it has no backing file, no data file, and no snapshots.
+    pub(super) is_alone: bool,
+}
+
+fn short(name: &str) -> Error {
+    Error::corrupt(format!("`{name}` ends before its data do: it was not copied in full"))
 }
 
 /// Decides which other files a disk may open. The name of such a file stands in the disk, and a stranger may have
@@ -165,6 +214,11 @@ impl ImplicitOpenGate<File> for Gate {
         let path = builder.get_image_path();
         self.check(path.as_deref(), |_| self.backing)?;
         let layer = path.unwrap_or_default().canonicalize()?;
+        let opened = std::fs::File::open(&layer)?;
+        let mut magic = [0; 4];
+        if opened.read_exact_at(&mut magic, 0).is_ok() && magic == *b"QFI\xfb" {
+            check_qcow2(&opened, &layer.display().to_string()).map_err(io::Error::other)?;
+        }
         if !self.layers.lock().insert(layer) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -184,6 +238,31 @@ impl ImplicitOpenGate<File> for Gate {
 }
 
 impl VirtualDisk {
+    /// Checks that the files hold the bytes of a range: what lies beyond their ends `imago` reads as zeros.
+    fn check_length(&self, offset: u64, end: u64) -> io::Result<()> {
+        let mut at = offset;
+        while at < end.min(self.disk.size()) {
+            let (mapping, len) = self.disk.get_mapping(at, end - at)?;
+            if let Mapping::Raw { storage, offset, .. } = mapping {
+                let behind = offset + len;
+                let size = storage.size()?;
+                // The last cluster of a file, or the last sector, may be cut.
+                if behind > size && behind.saturating_sub(1) / self.cluster_bytes * self.cluster_bytes >= size
+                {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "a file of the disk ends before its data do",
+                    ));
+                }
+            }
+            if len == 0 {
+                break;
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
     /// The other files that the disk consists of: backing files, extents.
     #[must_use]
     pub fn linked(&self) -> &[PathBuf] {
@@ -207,7 +286,8 @@ impl ReadAt for VirtualDisk {
         };
         // Past the end of the disk `imago` reads zeros.
         let end = offset.checked_add(wanted).filter(|&end| end <= self.geometry.size_bytes);
-        end.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
+        let end = end.ok_or_else(|| failed(io::ErrorKind::UnexpectedEof.into()))?;
+        self.check_length(offset, end).map_err(failed)?;
         self.disk.read(buf, offset).map_err(failed)
     }
 

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
 
-use super::{Disk, Done};
+use super::parts::{Disk, Done};
 use crate::Partition;
 use crate::tools::run;
 
 /// Types of the partition: GPT, and MBR.
-const TYPES: [&str; 2] = ["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "ef"];
+pub(super) const TYPES: [&str; 2] = ["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "ef"];
 /// The loaders that firmware looks for, by architecture: the suffix of a vendor's loader, and the name.
 const FALLBACKS: &[(&str, &str)] =
     &[("x64", "BOOTX64.EFI"), ("aa64", "BOOTAA64.EFI"), ("ia32", "BOOTIA32.EFI")];
@@ -23,16 +23,19 @@ pub(super) fn is_one(partition: &Partition) -> bool {
 }
 
 /// Names in a folder; none if there is no such folder.
-pub(super) fn list(device: &Path, folder: &str) -> Vec<String> {
-    let told = run("mdir", &["-b", "-i"], &[device, Path::new(&at(folder))], None).unwrap_or_default();
+pub(super) fn list(device: &Path, folder: &str) -> Result<Vec<String>> {
+    let told = match run("mdir", &["-b", "-i"], &[device, Path::new(&at(folder))], None) {
+        Err(error) if error.to_string().contains("not found") => String::new(),
+        told => told?,
+    };
     let names = told.lines().filter_map(|line| line.trim().trim_end_matches('/').rsplit('/').next());
-    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    Ok(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
 /// The text of a file; `None` if there is none.
 pub(super) fn read(device: &Path, name: &str) -> Result<Option<String>> {
     let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
-    if !list(device, folder).iter().any(|found| found.eq_ignore_ascii_case(file)) {
+    if !list(device, folder)?.iter().any(|found| found.eq_ignore_ascii_case(file)) {
         return Ok(None);
     }
     run("mcopy", &["-n", "-i"], &[device, Path::new(&at(name)), Path::new("-")], None).map(Some)
@@ -57,18 +60,23 @@ pub(super) fn ensure_loader(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
     };
     let device = disk.attach(partition)?;
     let path = device.path();
-    let has =
-        |folder: &str, name: &str| list(path, folder).iter().any(|found| found.eq_ignore_ascii_case(name));
-    let vendors = list(path, "EFI");
+    let vendors = list(path, "EFI")?;
+    let folders =
+        vendors.iter().map(|vendor| Ok((vendor.to_ascii_lowercase(), list(path, &format!("EFI/{vendor}"))?)));
+    let folders = folders.collect::<Result<std::collections::BTreeMap<_, _>>>()?;
+    let has = |vendor: &str, name: &str| {
+        let names = folders.get(&vendor.to_ascii_lowercase());
+        names.is_some_and(|names| names.iter().any(|found| found.eq_ignore_ascii_case(name)))
+    };
     let mut known = false;
     for (suffix, fallback) in FALLBACKS {
-        if has("EFI/BOOT", fallback) {
+        if has("BOOT", fallback) {
             known = true;
             continue;
         }
         let found = LOADERS.iter().find_map(|(loader, beside)| {
             let name = format!("{loader}{suffix}.efi");
-            let vendor = vendors.iter().find(|vendor| has(&format!("EFI/{vendor}"), &name))?;
+            let vendor = vendors.iter().find(|vendor| has(vendor, &name))?;
             Some((vendor, name, *beside))
         });
         let Some((vendor, name, beside)) = found else { continue };
@@ -77,7 +85,7 @@ pub(super) fn ensure_loader(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
         }
         copy(path, &format!("EFI/{vendor}/{name}"), &format!("EFI/BOOT/{fallback}"))?;
         for other in beside.iter().map(|other| format!("{other}{suffix}.efi")) {
-            if has(&format!("EFI/{vendor}"), &other) {
+            if has(vendor, &other) {
                 copy(path, &format!("EFI/{vendor}/{other}"), &format!("EFI/BOOT/{other}"))?;
             }
         }

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use base::{Error, Result};
 
+use super::esp;
+use super::parts::{Disk, Done, places};
 use super::root::Root;
-use super::{Disk, Done, SUBVOLUMES};
 use crate::tools::{Attached, run};
 use crate::{Partition, TableKind};
 
@@ -43,43 +44,61 @@ fn random<const LEN: usize>() -> Result<[u8; LEN]> {
     filled.map(|()| bytes).map_err(|error| Error::from_io("read /dev/urandom", error))
 }
 
-/// Gives the disk and its partitions new identifiers, and changes the references.
+/// An identifier of the whole disk (no number) or of a partition: before, and after.
+struct Change {
+    number: Option<u32>,
+    old: String,
+    new: String,
+}
+
+/// Gives the disk and its partitions new identifiers, and changes the references. If that fails, the old ones are put
+/// back.
 pub(super) fn renew(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
-    let whole = Attached::over(
-        disk.path,
-        base::Extent::new(0, disk.map.geometry.size_bytes / 512),
-        disk.sector_bytes,
-    )?;
-    let quiet = ["--quiet", "--no-reread", "--no-tell-kernel"];
-    let set = |what: &str, number: Option<&str>, id: &str| {
-        let mut words = quiet.to_vec();
-        words.push(what);
-        let mut paths = vec![whole.path()];
-        paths.extend(number.map(Path::new));
-        paths.push(Path::new(id));
-        run("sfdisk", &words, &paths, None).map(drop)
-    };
     let mut changes = Vec::new();
-    if disk.map.table == TableKind::Gpt {
-        set("--disk-id", None, &random_guid()?)?;
-        for partition in &disk.map.partitions {
-            let (number, new) = (partition.number.to_string(), random_guid()?);
-            set("--part-uuid", Some(&number), &new)?;
-            changes.extend(partition.uuid.clone().map(|old| (old, new)));
+    let old = disk.map.disk_id.clone().unwrap_or_default();
+    let is_gpt = disk.map.table == TableKind::Gpt;
+    let new = if is_gpt { random_guid()? } else { format!("{:08x}", u32::from_le_bytes(random()?).max(1)) };
+    changes.push(Change { number: None, old, new });
+    for partition in disk.map.partitions.iter().filter(|_| is_gpt) {
+        if let Some(old) = partition.uuid.clone() {
+            changes.push(Change { number: Some(partition.number), old, new: random_guid()? });
         }
-    } else {
-        let new = u32::from_le_bytes(random()?).max(1);
-        set("--disk-id", None, &format!("{new:#010x}"))?;
-        // A partition's identifier is that of the disk with its number.
-        changes.extend(disk.map.disk_id.clone().map(|old| (format!("{old}-"), format!("{new:08x}-"))));
     }
-    whole.end()?;
+    // In an MBR a partition's identifier is that of the disk with its number.
+    let pair = |old: &str, new: &str| match is_gpt {
+        true => (old.to_owned(), new.to_owned()),
+        false => (format!("{old}-"), format!("{new}-")),
+    };
+    let forth: Vec<_> = changes.iter().map(|change| pair(&change.old, &change.new)).collect();
+    let result = set(disk, &changes, false).and_then(|()| refer(disk, &forth));
+    let count = result.inspect_err(|_| {
+        let back: Vec<_> = changes.iter().map(|change| pair(&change.new, &change.old)).collect();
+        // The first error is the one that counts.
+        let _ = refer(disk, &back);
+        let _ = set(disk, &changes, true);
+    })?;
     done.push("new identifiers of disk and partitions".to_owned());
-    let changed = refer(disk, &changes)?;
-    if changed > 0 {
-        done.push(format!("{changed} references to them changed"));
+    if count > 0 {
+        done.push(format!("{count} references to them changed"));
     }
     Ok(())
+}
+
+/// Writes the new identifiers into the table, or the old ones back.
+fn set(disk: &Disk<'_>, changes: &[Change], back: bool) -> Result<()> {
+    let sectors = disk.map.geometry.size_bytes / base::limits::SECTOR_BYTES;
+    let whole = Attached::over(disk.path, base::Extent::new(0, sectors), disk.sector_bytes)?;
+    for Change { number, old, new } in changes {
+        let id = if back { old } else { new };
+        let id = if disk.map.table == TableKind::Gpt { id.clone() } else { format!("0x{id}") };
+        let number = number.map(|number| number.to_string());
+        let what = if number.is_some() { "--part-uuid" } else { "--disk-id" };
+        let mut paths = vec![whole.path()];
+        paths.extend(number.as_deref().map(Path::new));
+        paths.push(Path::new(&id));
+        run("sfdisk", &["--quiet", "--no-reread", "--no-tell-kernel", what], &paths, None)?;
+    }
+    whole.end()
 }
 
 /// Changes the references in all files that may have some; returns how many.
@@ -87,25 +106,24 @@ fn refer(disk: &Disk<'_>, changes: &[(String, String)]) -> Result<usize> {
     let mut count = 0;
     for (partition, kind, options) in disk.linux() {
         let (mounted, device) = disk.mount(partition, kind, options)?;
-        for below in SUBVOLUMES {
-            let Ok(root) = Root::at(&mounted.path().join(below)) else { continue };
+        let top = Root::at(mounted.path())?;
+        for root in places(kind).iter().filter_map(|below| top.below(below)) {
             count += refer_below(&root, changes)?;
         }
+        drop(top);
         mounted.end()?;
         device.end()?;
     }
-    let is_esp = |partition: &&Partition| super::esp::is_one(partition);
+    let is_esp = |partition: &&Partition| esp::is_one(partition);
     for partition in disk.map.partitions.iter().filter(is_esp) {
         let device = disk.attach(partition)?;
-        for name in super::esp::list(device.path(), "loader/entries")
-            .into_iter()
-            .map(|name| format!("loader/entries/{name}"))
-            .chain(ESP_FILES.iter().map(|name| (*name).to_owned()))
-        {
-            let Some(text) = super::esp::read(device.path(), &name)? else { continue };
+        let entries = esp::list(device.path(), "loader/entries")?;
+        let entries = entries.into_iter().map(|name| format!("loader/entries/{name}"));
+        for name in entries.chain(ESP_FILES.iter().map(|name| (*name).to_owned())) {
+            let Some(text) = esp::read(device.path(), &name)? else { continue };
             let (new, found) = replaced(&text, changes);
             if found > 0 {
-                super::esp::write(device.path(), &name, new.as_bytes())?;
+                esp::write(device.path(), &name, new.as_bytes())?;
                 count += found;
             }
         }

@@ -24,6 +24,14 @@ impl Root {
         opened.map(Self).map_err(|error| failed("open", folder, error))
     }
 
+    /// The folder `name` in this one. `None` if there is none, if it is a symbolic link, or if something is mounted
+    /// there.
+    pub(super) fn below(&self, name: &str) -> Option<Self> {
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let name = if name.is_empty() { "." } else { name };
+        openat2(&self.0, name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), how).ok().map(Self)
+    }
+
     fn open(&self, path: &Path, flags: OFlags, mode: u32) -> rustix::io::Result<OwnedFd> {
         // Never waits: a file may be a named pipe. To look at it does not open it.
         let still = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
@@ -131,6 +139,8 @@ mod tests {
             root.remove(name).unwrap();
         }
         assert_eq!(std::fs::read(&outside).unwrap(), b"mine");
+        assert!(root.below("etc").is_some() && root.below("").is_some());
+        assert!(root.below("etc/slash").is_none() && root.below("etc/there").is_none());
         root.make_folder("a/b/c").unwrap();
         root.write("a/b/c/file", b"text", 0o600).unwrap();
         assert_eq!(root.read("etc/slash/a/b/c/file").unwrap().unwrap(), b"text");
