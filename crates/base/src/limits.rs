@@ -34,8 +34,8 @@ pub const NAME_BYTES_MAX: usize = 128;
 pub const PARTITIONS_MAX: usize = 1024;
 /// Most logical partitions that are read from the chain of an MBR's extended partition.
 pub const LOGICAL_PARTITIONS_MAX: usize = 128;
-/// Most runs of allocated sectors in the map of a disk: a terabyte whose files lie in pieces of 64 KiB. They take 256 MiB.
-/// If a disk has more, its smallest free gaps count as allocated.
+/// Most runs of allocated sectors in the map of a disk: a terabyte whose files lie in pieces of 64 KiB. They take 256
+/// MiB. If a disk has more, its smallest free gaps count as allocated.
 pub const MAP_RUNS_MAX: usize = 1 << 24;
 /// Most labels in a manifest.
 pub const LABELS_MAX: usize = 64;
