@@ -60,7 +60,7 @@ pub(crate) fn command_line() -> clap::Command {
             let also =
                 if aliases.is_empty() { String::new() } else { format!(" [alias: {}]", aliases.join(", ")) };
             let about = found.get_about().map(ToString::to_string).unwrap_or_default();
-            writeln!(groups, "  \x1b[1m{name:<11}\x1b[0m {about}{also}")
+            writeln!(groups, "  \x1b[1m{name:<12}\x1b[0m {about}{also}")
                 .expect("strings take whatever is written");
         }
         groups.push('\n');

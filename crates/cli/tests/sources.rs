@@ -375,3 +375,29 @@ fn an_image_does_not_go_back_to_its_source_unless_that_is_said() {
     let machine = fs::read_to_string("/etc/machine-id").unwrap_or_default();
     assert!(machine.trim().is_empty() || !manifest.contains(machine.trim()), "{manifest}");
 }
+
+#[test]
+fn a_capture_reuses_the_chunks_of_the_base_that_is_named() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 4, 1);
+    assert!(bench.see("capture disk.img web -q --disk-rate 1G").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-multicast");
+    let token = bench.command("token --write").output().unwrap();
+    bench.keep_secret("write.token", token.stdout);
+    let there = format!("--to {} --token-file write.token", server.url);
+    for (words, ends) in [
+        ("capture disk.img other -q --base web@1".to_owned(), "exit: 0\n"),
+        (format!("capture disk.img third -q --base web {there}"), "exit: 0\n"),
+        (format!("capture disk.img third -q {there}"), "exit: 0\n"),
+        ("capture disk.img other -q --base none".to_owned(), "exit: 10\n"),
+        (format!("capture disk.img third -q --base none {there}"), "exit: 10\n"),
+        ("capture disk.img other -q --disk-rate 100".to_owned(), "exit: 2\n"),
+    ] {
+        let shown = bench.see(&words);
+        assert!(shown.ends_with(ends), "{words}: {shown}");
+    }
+    for name in ["other", "third@2"] {
+        assert_eq!(bench.see(&format!("install {name} out.img -q --overwrite --disk-rate 1G")), "exit: 0\n");
+        assert_same(&disk, &bench.path("out.img"));
+    }
+}

@@ -4,27 +4,29 @@ use std::path::PathBuf;
 
 use disk::personal::Personal;
 
+/// The heading of these options in the help.
+const HEADING: &str = "The machine's own";
+
 /// What a disk gets of its own after the image.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "The machine's own")]
 pub(crate) struct Own {
     /// New identifiers of disk and partitions (references change, too), new SSH host keys, a new machine-id
-    #[arg(long)]
+    #[arg(long, help_heading = HEADING)]
     pub new_identity: bool,
     /// Host name of the machine
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = HEADING, value_name = "NAME")]
     pub hostname: Option<String>,
     /// Folder with files for cloud-init: user-data, meta-data, network-config, vendor-data
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, help_heading = HEADING, value_name = "FOLDER")]
     pub cloud_init: Option<PathBuf>,
     /// Copy a file of this machine onto the disk; may be repeated
-    #[arg(long = "copy", value_name = "FROM:TO", value_parser = parse_copy)]
+    #[arg(long = "copy", help_heading = HEADING, value_name = "FROM:TO", value_parser = parse_copy)]
     pub copies: Vec<(PathBuf, PathBuf)>,
     /// Shell script to run in the disk's root filesystem at the end
-    #[arg(long = "run", value_name = "SCRIPT")]
+    #[arg(long = "run", help_heading = HEADING, value_name = "SCRIPT")]
     pub script: Option<PathBuf>,
     /// Put a boot loader where UEFI looks that knows of none
-    #[arg(long)]
+    #[arg(long, help_heading = HEADING)]
     pub uefi_fallback: bool,
 }
 
