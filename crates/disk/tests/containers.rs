@@ -217,10 +217,11 @@ fn what_can_not_be_read_rightly_is_refused() {
     assert_eq!(kind(&make("extended", "qcow2 -o extended_l2=on,cluster_size=128k")), ErrorKind::Unsupported);
     assert_eq!(kind(&make("sparse", "vmdk -o subformat=monolithicSparse")), ErrorKind::Unsupported);
     assert_eq!(kind(&make("stream", "vmdk -o subformat=streamOptimized")), ErrorKind::Unsupported);
+    // AES, since QEMU often can't measure how long the derivation of a key for LUKS takes.
     let locked = bench.path("locked");
     run(
         "qemu-img create -q -f qcow2 --object secret,id=s,data=word \
-         -o encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10",
+         -o encrypt.format=aes,encrypt.key-secret=s",
         &[&locked, &"4M"],
     );
     assert_eq!(kind(&locked), ErrorKind::Refused);
