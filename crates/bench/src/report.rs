@@ -100,15 +100,22 @@ fn section(page: &mut String, group: &str, entries: &[&Entry]) -> Result<()> {
             "| `{name}` | {value:.3} {unit} | {bar} | {holds} | {peers} | {workload}; {sink} | {commit} |"
         )?;
     }
-    for Entry { figure, .. } in entries.iter().filter(|entry| entry.figure.name != side_by_side::FIGURE) {
-        table(page, figure)?;
+    let own = entries.iter().filter(|entry| entry.figure.name != side_by_side::FIGURE);
+    let mut shown: Vec<(&Value, Vec<&str>)> = Vec::new();
+    for Entry { figure, .. } in own {
+        // Figures of one run may have the same rows.
+        match shown.iter_mut().find(|(details, _)| **details == figure.details) {
+            Some((_, names)) => names.push(&figure.name),
+            None => shown.push((&figure.details, vec![&figure.name])),
+        }
     }
-    Ok(())
+    shown.iter().try_for_each(|(details, names)| table(page, names, details))
 }
 
-/// Writes a table for a figure whose details are a list of rows. What is too long for a cell is only in the results.
-fn table(page: &mut String, figure: &Figure) -> Result<()> {
-    let Some(rows) = figure.details.as_array().filter(|rows| !rows.is_empty()) else { return Ok(()) };
+/// Writes a table for the figures `names`, whose `details` are a list of rows. What is too long for a cell is only in
+/// the results.
+fn table(page: &mut String, names: &[&str], details: &Value) -> Result<()> {
+    let Some(rows) = details.as_array().filter(|rows| !rows.is_empty()) else { return Ok(()) };
     let Some(first) = rows[0].as_object() else { return Ok(()) };
     let is_plain = |value: &Value| match value {
         Value::Array(values) => values.iter().all(|value| !value.is_object() && !value.is_array()),
@@ -116,7 +123,8 @@ fn table(page: &mut String, figure: &Figure) -> Result<()> {
     };
     let columns: Vec<_> = first.iter().filter(|(_, value)| is_plain(value)).map(|(key, _)| key).collect();
     let named: Vec<_> = columns.iter().map(|column| column.as_str()).collect();
-    write!(page, "\n`{}`:\n\n| {} |\n|{}\n", figure.name, named.join(" | "), "---|".repeat(columns.len()))?;
+    let names = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    write!(page, "\n{names}:\n\n| {} |\n|{}\n", named.join(" | "), "---|".repeat(columns.len()))?;
     for row in rows {
         let cells: Vec<_> = columns.iter().map(|column| cell(&row[column.as_str()])).collect();
         writeln!(page, "| {} |", cells.join(" | "))?;
