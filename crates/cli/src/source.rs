@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use contents::{Contents, export, is_local, open, open_export};
-use disk::{Freezer, Source, SurveyOptions, Watch, Writer};
+use disk::{Container, Freezer, Source, SurveyOptions, Watch, Writer};
 
 use crate::args::{SourceForm, Taking};
 use crate::commands::Context;
@@ -29,11 +29,17 @@ pub(crate) fn check_form(source: &Source, form: Option<SourceForm>) -> Result<()
     let Some(found) = disk::container_of(source).filter(|_| form != Some(SourceForm::Raw)) else {
         return Ok(());
     };
+    Err(not_raw(source, found, ""))
+}
+
+/// The refusal of a `source` in another format than raw. `instead` begins the hint: what to do instead of a conversion.
+fn not_raw(source: &Source, found: Container, instead: &str) -> Failure {
     let path = source.path();
     let text = format!("`{}` is no raw disk, but {}", path.display(), found.name);
+    let conversion = found.conversion(path);
     let hint =
-        format!("make a raw one of it: {}; --format raw takes the bytes as they are", found.conversion(path));
-    Err(Failure::new(Exit::Refused, text).hint(hint))
+        format!("{instead}make a raw one of it: {conversion}; --format raw takes the bytes as they are");
+    Failure::new(Exit::Refused, text).hint(hint)
 }
 
 /// Refuses the `source` of a commit if it is mounted read-write or in use by the kernel. A process that has it open

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::args::{Effort, FileForm, Free, Global, Writing};
 use crate::exit::{Exit, Failure, Result};
+use crate::source::export;
 use crate::ui::output::Output;
 use crate::ui::prompt;
 
@@ -36,11 +37,6 @@ pub(crate) fn resolve(path: &Path, output: Output) -> Result<PathBuf> {
         disk::find::Hints::parse(hints).and_then(|hints| disk::find::find(&hints)).map_err(explain)?;
     output.note(&format!("the disk is {}", found.display()));
     Ok(found)
-}
-
-/// The address of an NBD export, if `path` is one.
-fn export(path: &Path) -> Option<&str> {
-    path.to_str().filter(|text| ExportAddress::is_one(text))
 }
 
 /// Whether `path` is a disk, or a file that will hold one byte by byte.

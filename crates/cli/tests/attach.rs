@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use attach_common::{Attached, bench, qemu_io, run, status, write_at};
 use base::ErrorKind;
-use common::{Bench, assert_same};
+use common::{Bench, assert_same, debian};
 use lab::boot::{BootOptions, Medium, nbd_device, until_login};
 use serde_json::{Value, json};
 
@@ -490,17 +490,6 @@ fn systemd_is_told_when_a_service_is_ready_and_finds_no_fault_in_the_units() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && errors.is_empty(), "{errors}");
     }
-}
-
-/// The disk that `make demo` boots. It is built if `CI` is set; elsewhere it is used if it exists.
-fn debian() -> Option<PathBuf> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let disk = target.join("debian/disk.img");
-    if std::env::var_os("CI").is_some() {
-        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/debian-disk.sh");
-        assert!(run(tool.to_str().unwrap(), &[disk.to_str().unwrap()]));
-    }
-    disk.exists().then_some(disk)
 }
 
 #[test]

@@ -5,29 +5,21 @@
 mod common;
 
 use std::fs::{self, File};
-use std::process::Command;
 
 use common::{Bench, assert_same};
-
-/// Runs a tool in the folder of the bench.
-fn tool(bench: &Bench, line: &str) {
-    let mut words = line.split_whitespace();
-    let done = Command::new(words.next().unwrap()).args(words).current_dir(bench.path("")).output().unwrap();
-    assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
-}
 
 /// Starts `qemu-nbd` on a raw file as the export `disk`, and returns its address.
 fn serve(bench: &Bench, mode: &str, file: &str, name: &str) -> String {
     let socket = bench.path(name).display().to_string();
     let words = "--persistent --shared=8 --fork --format=raw --export-name=disk";
-    tool(bench, &format!("qemu-nbd {mode} {words} --pid-file={name}.pid --socket={socket} {file}"));
+    bench.tool(&format!("qemu-nbd {mode} {words} --pid-file={name}.pid --socket={socket} {file}"));
     format!("nbd+unix:///disk?socket={socket}")
 }
 
 /// Ends what [`serve`] started, and waits until it has.
 fn stop(bench: &Bench, name: &str) {
     let pid = fs::read_to_string(bench.path(&format!("{name}.pid"))).unwrap();
-    tool(bench, &format!("kill {}", pid.trim()));
+    bench.tool(&format!("kill {}", pid.trim()));
     while std::path::Path::new("/proc").join(pid.trim()).exists() {
         std::thread::yield_now();
     }
@@ -48,7 +40,7 @@ fn a_disk_is_captured_whatever_form_it_has() {
         ("vpc -o force_size=on", "vhd"),
         ("qed", "qed"),
     ] {
-        tool(&bench, &format!("qemu-img convert -f raw -O {form} disk.img {name}"));
+        bench.tool(&format!("qemu-img convert -f raw -O {form} disk.img {name}"));
         let captured = bench.see(&format!("capture {name} web"));
         assert!(
             captured.starts_with("out: captured web@") && captured.ends_with("exit: 0\n"),
@@ -57,12 +49,12 @@ fn a_disk_is_captured_whatever_form_it_has() {
         assert!(bench.see("install web out.img -q --overwrite").ends_with("exit: 0\n"));
         assert_same(&disk, &bench.path("out.img"));
     }
-    tool(&bench, "cp plain again");
+    bench.tool("cp plain again");
     for (how, name) in
         [("gzip -k disk.img", "disk.img.gz"), ("xz -0 plain", "plain.xz"), ("zstd -q again", "again.zst")]
     {
-        tool(&bench, how);
-        tool(&bench, &format!("cp {name} anything"));
+        bench.tool(how);
+        bench.tool(&format!("cp {name} anything"));
         assert!(bench.see("capture anything web -q").ends_with("exit: 0\n"), "{name}");
         assert!(bench.see("install web out.img -q --overwrite").ends_with("exit: 0\n"));
         assert_same(&disk, &bench.path("out.img"));
@@ -83,8 +75,8 @@ fn a_disk_is_captured_whatever_form_it_has() {
 fn a_disk_that_names_other_files_needs_leave() {
     let bench = Bench::new();
     bench.disk("disk.img", 2, 1);
-    tool(&bench, "qemu-img create -q -f qcow2 -F raw -b disk.img top");
-    tool(&bench, "qemu-img convert -f raw -O vmdk -o subformat=twoGbMaxExtentSparse disk.img many.vmdk");
+    bench.tool("qemu-img create -q -f qcow2 -F raw -b disk.img top");
+    bench.tool("qemu-img convert -f raw -O vmdk -o subformat=twoGbMaxExtentSparse disk.img many.vmdk");
     let text = fs::read_to_string(bench.path("many.vmdk")).unwrap();
     let elsewhere = format!("{}/./many-s001.vmdk", bench.path("").display());
     fs::write(bench.path("moved.vmdk"), text.replace("many-s001.vmdk", &elsewhere)).unwrap();
@@ -97,6 +89,13 @@ fn a_disk_that_names_other_files_needs_leave() {
         assert!(bench.see("install web out.img -q --overwrite").ends_with("exit: 0\n"));
         assert_same(&bench.path("disk.img"), &bench.path("out.img"));
     }
+    // What is refused for another reason gets no such advice.
+    bench.tool("qemu-img create -q -f qcow2 locked 2M");
+    let mut bytes = fs::read(bench.path("locked")).unwrap();
+    bytes[35] = 2;
+    fs::write(bench.path("locked"), bytes).unwrap();
+    let refused = bench.see("capture locked web");
+    assert!(refused.contains("encrypted") && !refused.contains("--backing"), "{refused}");
     // What is open for writing below it is noticed, too.
     let writer = File::options().write(true).open(bench.path("disk.img")).unwrap();
     let refused = bench.see("capture top web -q --backing");
@@ -131,9 +130,9 @@ fn an_exported_disk_is_captured_from_its_server() {
 fn a_stream_that_breaks_off_and_options_that_can_not_be_are_refused() {
     let bench = Bench::new();
     File::create(bench.path("disk.img")).unwrap().set_len(8 << 20).unwrap();
-    tool(&bench, "sgdisk -n 1:2048:0 disk.img");
-    tool(&bench, "cp disk.img half.img");
-    tool(&bench, "truncate -s 4M half.img");
+    bench.tool("sgdisk -n 1:2048:0 disk.img");
+    bench.tool("cp disk.img half.img");
+    bench.tool("truncate -s 4M half.img");
     let capture = |words: &str, file: &str| {
         let mut command = bench.command(words);
         command.stdin(File::open(bench.path(file)).unwrap());
@@ -164,7 +163,7 @@ fn a_stream_that_breaks_off_and_options_that_can_not_be_are_refused() {
 fn extents_that_qemu_would_read_are_watched_too() {
     let bench = Bench::new();
     bench.disk("disk.img", 2, 1);
-    tool(&bench, "qemu-img convert -f raw -O vmdk -o subformat=twoGbMaxExtentSparse disk.img many.vmdk");
+    bench.tool("qemu-img convert -f raw -O vmdk -o subformat=twoGbMaxExtentSparse disk.img many.vmdk");
     let writer = File::options().write(true).open(bench.path("many-s001.vmdk")).unwrap();
     let refused = bench.see("capture many.vmdk web -q");
     assert!(refused.contains("many-s001.vmdk` is open for writing by"), "{refused}");
@@ -186,7 +185,7 @@ fn extents_that_qemu_would_read_are_watched_too() {
 fn a_damaged_or_endless_stream_makes_no_version() {
     let bench = Bench::new();
     bench.disk("disk.img", 2, 1);
-    tool(&bench, "gzip -k disk.img");
+    bench.tool("gzip -k disk.img");
     let packed = fs::read(bench.path("disk.img.gz")).unwrap();
     fs::write(bench.path("short.gz"), &packed[..packed.len() / 2]).unwrap();
     let refused = bench.see("capture short.gz web");
@@ -204,8 +203,8 @@ fn an_image_is_installed_in_the_form_that_is_asked_for() {
         installed.starts_with("out: installed web@1 on out.qcow2: ") && installed.ends_with("exit: 0\n"),
         "{installed}"
     );
-    tool(&bench, "qemu-img check -q out.qcow2");
-    tool(&bench, "qemu-img compare -q -f raw -F qcow2 disk.img out.qcow2");
+    bench.tool("qemu-img check -q out.qcow2");
+    bench.tool("qemu-img compare -q -f raw -F qcow2 disk.img out.qcow2");
     // Not without a word, and not into what can't be one.
     assert!(bench.see("install web out.qcow2 --as qcow2").ends_with("exit: 11\n"));
     assert!(bench.see("install web out.qcow2 --as qcow2 --resume -q").ends_with("exit: 0\n"));
@@ -214,7 +213,7 @@ fn an_image_is_installed_in_the_form_that_is_asked_for() {
     assert!(bench.see("install web large.qcow2 --as qcow2 --size 20M -q").ends_with("exit: 0\n"));
     assert!(bench.see("install web large.img --size 20M -q").ends_with("exit: 0\n"));
     assert_eq!(fs::metadata(bench.path("large.img")).unwrap().len(), 20 << 20);
-    tool(&bench, "qemu-img compare -q -f raw -F qcow2 large.img large.qcow2");
+    bench.tool("qemu-img compare -q -f raw -F qcow2 large.img large.qcow2");
     // What would grow is said before anything is written.
     let refused = bench.see("install web other.img --size 20M --grow");
     assert!(refused.contains("no partition and no filesystem that could grow"), "{refused}");

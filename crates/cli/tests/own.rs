@@ -3,33 +3,9 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use base::ErrorKind;
-use common::Bench;
+use common::{Bench, debian};
 use lab::boot::{BootOptions, Medium, until_login};
-
-/// Runs a tool that must succeed, and returns what it prints.
-fn run(bench: &Bench, line: &str) -> String {
-    let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().unwrap());
-    command.args(words).current_dir(bench.path("")).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
-    let done = command.output().unwrap();
-    assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8_lossy(&done.stdout).into_owned()
-}
-
-/// The disk that `make demo` boots. It is built if `CI` is set; elsewhere it is used if it exists.
-fn debian() -> Option<PathBuf> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let disk = target.join("debian/disk.img");
-    if std::env::var_os("CI").is_some() {
-        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/debian-disk.sh");
-        assert!(Command::new(tool).arg(&disk).status().unwrap().success());
-    }
-    disk.exists().then_some(disk)
-}
 
 #[test]
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
@@ -40,14 +16,14 @@ fn two_installs_on_larger_disks_boot_as_two_machines() {
     };
     let bench = Bench::new();
     // Its root is the last partition, and named by an identifier that a new identity changes.
-    run(&bench, &format!("cp --sparse=always {} golden.img", debian.display()));
-    run(&bench, "sfdisk --quiet --delete golden.img 3");
-    let old = run(&bench, "sfdisk --part-uuid golden.img 2").trim().to_lowercase();
-    run(&bench, "mcopy -n -i golden.img@@1M ::/loader/entries/debian.conf entry");
+    bench.tool(&format!("cp --sparse=always {} golden.img", debian.display()));
+    bench.tool("sfdisk --quiet --delete golden.img 3");
+    let old = bench.tool("sfdisk --part-uuid golden.img 2").trim().to_lowercase();
+    bench.tool("mcopy -n -i golden.img@@1M ::/loader/entries/debian.conf entry");
     let entry = std::fs::read_to_string(bench.path("entry")).unwrap();
     let root = entry.split_whitespace().find(|word| word.starts_with("root=")).unwrap().to_owned();
     std::fs::write(bench.path("entry"), entry.replace(&root, &format!("root=PARTUUID={old}"))).unwrap();
-    run(&bench, "mcopy -o -i golden.img@@1M entry ::/loader/entries/debian.conf");
+    bench.tool("mcopy -o -i golden.img@@1M entry ::/loader/entries/debian.conf");
     assert!(bench.see("capture golden.img golden -q").ends_with("exit: 0\n"));
 
     std::fs::write(bench.path("no-swap.sh"), "sed -i /swap/d /etc/fstab\n").unwrap();
@@ -62,10 +38,10 @@ fn two_installs_on_larger_disks_boot_as_two_machines() {
         assert!(shown.contains(&format!("out: grew partition 2 (ext4) of {name}.img from ")), "{shown}");
         assert!(shown.contains("1 references to them changed, machine-id reset"), "{shown}");
         assert!(shown.ends_with("exit: 0\n"), "{shown}");
-        let id = run(&bench, &format!("sfdisk --part-uuid {name}.img 2"));
+        let id = bench.tool(&format!("sfdisk --part-uuid {name}.img 2"));
         assert!(!id.trim().eq_ignore_ascii_case(&old) && !seen.contains(&id));
         seen.push(id);
-        let told = run(&bench, &format!("sgdisk -v {name}.img"));
+        let told = bench.tool(&format!("sgdisk -v {name}.img"));
         assert!(told.contains("No problems found"), "{told}");
         let disk = bench.path(&format!("{name}.img"));
         let options = BootOptions { prompt: format!("{name} login:"), ..BootOptions::default() };

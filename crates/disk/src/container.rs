@@ -19,6 +19,9 @@ pub use virtual_disk::{VirtualDisk, open_virtual_disk};
 
 use crate::ReadAt;
 
+/// In the refusal of a disk because of a file that it names, which may be allowed.
+pub const NEEDS_ANOTHER: &str = "needs another file";
+
 /// The format of a file that holds a disk in another form than raw bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Container {

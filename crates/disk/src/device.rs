@@ -15,6 +15,13 @@ pub struct Geometry {
     pub physical_sector_bytes: u32,
 }
 
+impl Geometry {
+    /// The geometry of a disk in a file, which has one size of sectors.
+    pub(crate) fn of_file(size_bytes: u64, sector_bytes: u32) -> Self {
+        Self { size_bytes, logical_sector_bytes: sector_bytes, physical_sector_bytes: sector_bytes }
+    }
+}
+
 /// A disk that can be read at any offset, by many threads at once.
 pub trait ReadAt: Send + Sync {
     /// Size and sector sizes.

@@ -84,9 +84,9 @@ pub(crate) fn next_data(file: &File, offset: u64, len: u64, end: u64) -> u64 {
     }
 }
 
-/// Whether `disk` has a GPT header at a place for logical sectors of 4096 bytes, and none at a place for 512 bytes. A
-/// raw file has no sector size of its own, so its partition table has to tell.
-pub(crate) fn has_4k_table(disk: &dyn ReadAt) -> bool {
+/// The size in bytes of the sectors of a disk in a file, which has none of its own, so its partition table has to tell:
+/// 4096 if it has a GPT header at a place for such sectors, and none at a place for 512.
+pub(crate) fn sector_bytes_by_table(disk: &dyn ReadAt) -> u32 {
     let size = disk.geometry().size_bytes;
     let header_at = |offset: u64| {
         let mut signature = [0; 8];
@@ -94,5 +94,5 @@ pub(crate) fn has_4k_table(disk: &dyn ReadAt) -> bool {
     };
     // A GPT has its header in the second sector, and the header of its backup in the last.
     let found = |sector: u64| size > 4 * sector && (header_at(sector) || header_at(size - sector));
-    size.is_multiple_of(4096) && found(4096) && !found(512)
+    if size.is_multiple_of(4096) && found(4096) && !found(512) { 4096 } else { 512 }
 }

@@ -5,7 +5,6 @@
 use std::path::Path;
 
 use base::{Error, ErrorKind, Extent, Result};
-use rustix::process::geteuid;
 
 use crate::tools::{self, Attached, Mounted, run};
 use crate::{
@@ -124,15 +123,7 @@ fn place(number: u32) -> String {
 impl Choice {
     /// Checks that this process may and can do it. `Refused` if it is not root's, or a tool is missing.
     pub fn check(&self) -> Result<()> {
-        let missing: Vec<_> = self.tools.iter().copied().filter(|tool| !tools::exists(tool)).collect();
-        if !missing.is_empty() {
-            let text = format!("to grow {} takes {}, which is not installed", self.kind, missing.join(", "));
-            return Err(Error::new(ErrorKind::Refused, text));
-        }
-        if geteuid().is_root() {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Refused, "only root can grow a filesystem: it takes a loop device"))
+        tools::check(&format!("to grow {}", self.kind), &self.tools)
     }
 }
 
@@ -146,40 +137,35 @@ pub fn slots(map: &DiskMap) -> Vec<Slot> {
 /// `None` if there is nothing to gain. Does nothing twice: after a crash it can be called again. `Refused` if the disk
 /// is in use or nothing can grow; `Io` if a tool fails, with its words.
 pub fn grow(path: &Path, wanted: Option<u32>) -> Result<Option<Grown>> {
-    let source = open_source(path)?;
-    let geometry = source.geometry();
+    let look = || survey(&open_source(path)?, &SurveyOptions::default());
+    let before = look()?;
+    let geometry = before.geometry;
     preflight(path, geometry, None)?;
-    let before = survey(&source, &SurveyOptions::default())?;
     let choice = choose(&slots(&before), wanted)?;
     choice.check()?;
     if choice.way == Way::Btrfs {
         refuse_mounted_twin(&before, choice.number)?;
     }
     move_backup(path, geometry.logical_sector_bytes)?;
-    let bytes_of = |map: &DiskMap| -> Result<Extent> {
-        let found = map.partitions.iter().find(|partition| partition.number == choice.number);
-        let gone =
-            || Error::new(ErrorKind::Corrupt, format!("{} is gone after it grew", place(choice.number)));
-        found.map(|partition| partition.extent).ok_or_else(gone)
-    };
-    let old = bytes_of(&before)?;
     if choice.number > 0 {
-        let whole =
-            Attached::over(path, Extent::new(0, geometry.size_bytes / 512), geometry.logical_sector_bytes)?;
+        let whole = Attached::whole(path, geometry)?;
         extend(whole.path(), &before, choice.number)?;
+        whole.end()?;
     }
-    drop(source);
-    let source = open_source(path)?;
-    let after = survey(&source, &SurveyOptions::default())?;
-    let new = bytes_of(&after)?;
+    let after = look()?;
+    let extent_in = |map: &DiskMap| {
+        let found = map.partitions.iter().find(|partition| partition.number == choice.number);
+        found.map(|partition| partition.extent)
+    };
     let numbers = |map: &DiskMap| map.partitions.iter().map(|partition| partition.number).collect::<Vec<_>>();
+    let (Some(old), Some(new)) = (extent_in(&before), extent_in(&after)) else {
+        let text = format!("{} is gone after it grew", place(choice.number));
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    };
     if new.start != old.start || new.count < old.count || numbers(&before) != numbers(&after) {
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            format!("{} is at another place after it grew", place(choice.number)),
-        ));
+        let text = format!("{} is at another place after it grew", place(choice.number));
+        return Err(Error::new(ErrorKind::Corrupt, text));
     }
-    drop(source);
     let device = Attached::over(path, new, geometry.logical_sector_bytes)?;
     enlarge(&choice, device.path(), &after)?;
     device.end()?;

@@ -9,11 +9,10 @@ mod root;
 use std::path::{Path, PathBuf};
 
 use base::{Error, ErrorKind, Result};
-use rustix::process::geteuid;
 
 use crate::grow::Slot;
 use crate::tools::{self, run};
-use crate::{ReadAt as _, SurveyOptions, TableKind, open_source, preflight, survey};
+use crate::{SurveyOptions, TableKind, open_source, preflight, survey};
 use parts::{Disk, Done, ROOTS, Rooted};
 use root::Root;
 
@@ -96,15 +95,7 @@ impl Personal {
         {
             return refused(format!("`{}` is no absolute path of a file", to.display()));
         }
-        let missing: Vec<_> = self.tools(slots).into_iter().filter(|tool| !tools::exists(tool)).collect();
-        if !missing.is_empty() {
-            return refused(format!("this takes {}, which is not installed", missing.join(", ")));
-        }
-        if geteuid().is_root() {
-            Ok(())
-        } else {
-            refused("only root can do this: it takes a mount".to_owned())
-        }
+        tools::check("this", &self.tools(slots))
     }
 
     fn tools(&self, slots: &[Slot]) -> Vec<&'static str> {
@@ -129,13 +120,10 @@ impl Personal {
         if !self.is_any() {
             return Ok(done);
         }
-        let source = open_source(path)?;
-        let geometry = source.geometry();
-        preflight(path, geometry, None)?;
-        let map = survey(&source, &SurveyOptions::default())?;
-        drop(source);
+        let map = survey(&open_source(path)?, &SurveyOptions::default())?;
+        preflight(path, map.geometry, None)?;
         self.check(&crate::grow::slots(&map))?;
-        let disk = Disk { path, map: &map, sector_bytes: geometry.logical_sector_bytes };
+        let disk = Disk { path, map: &map };
         if self.needs_root() {
             // Before anything changes: what can't be mounted now can't be later.
             disk.root()?.end()?;

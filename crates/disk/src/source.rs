@@ -10,7 +10,9 @@ use base::Result;
 use base::limits::SECTOR_BYTES;
 use rustix::fs::{Advice, OFlags};
 
-use crate::file::{Identity, device_geometry, has_4k_table, identify, identity_of, io_error, next_data};
+use crate::file::{
+    Identity, device_geometry, identify, identity_of, io_error, next_data, sector_bytes_by_table,
+};
 use crate::{Geometry, ReadAt};
 
 /// Shorter reads go through the page cache: partition tables and filesystem metadata are read in small pieces, often
@@ -53,7 +55,7 @@ impl Source {
             Identity::File { .. } => {
                 let end = metadata.len();
                 let size_bytes = end.next_multiple_of(SECTOR_BYTES);
-                (Geometry { size_bytes, logical_sector_bytes: 512, physical_sector_bytes: 512 }, end)
+                (Geometry::of_file(size_bytes, 512), end)
             }
         };
         // A capture reads from start to end. If the kernel rejects the hint, reads are slower but correct.
@@ -64,9 +66,8 @@ impl Source {
         let direct = is_device.then(past_cache).and_then(std::io::Result::ok);
         let (path, name) = (path.to_owned(), path.display().to_string());
         let mut source = Self { file, direct, path, name, identity, geometry, end };
-        if matches!(identity, Identity::File { .. }) && has_4k_table(&source) {
-            source.geometry.logical_sector_bytes = 4096;
-            source.geometry.physical_sector_bytes = 4096;
+        if !is_device {
+            source.geometry = Geometry::of_file(source.geometry.size_bytes, sector_bytes_by_table(&source));
         }
         Ok(source)
     }

@@ -97,7 +97,7 @@ fn file_geometry(file: &File, path: &Path, options: &TargetOptions) -> Result<Ge
         }
     }
     let sector_bytes = options.file_sector_bytes.unwrap_or(512);
-    Ok(Geometry { size_bytes, logical_sector_bytes: sector_bytes, physical_sector_bytes: sector_bytes })
+    Ok(Geometry::of_file(size_bytes, sector_bytes))
 }
 
 impl Target {

@@ -7,7 +7,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Extent, Result};
+use rustix::process::geteuid;
+
+use crate::Geometry;
 
 /// Where tools lie that a plain user's search path leaves out.
 const MORE_PATHS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -18,9 +22,20 @@ fn search_path() -> std::ffi::OsString {
     env::join_paths(all).unwrap_or(known)
 }
 
-/// Whether `tool` is installed.
-pub(crate) fn exists(tool: &str) -> bool {
-    env::split_paths(&search_path()).any(|folder| folder.join(tool).is_file())
+/// Checks that `what` can be done here. `Refused` if one of `tools` is not installed, or this process is not root's:
+/// all of them need loop devices.
+pub(crate) fn check(what: &str, tools: &[&str]) -> Result<()> {
+    let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
+    let is_there = |tool: &&&str| env::split_paths(&search_path()).any(|folder| folder.join(tool).is_file());
+    let missing: Vec<_> = tools.iter().filter(|tool| !is_there(tool)).copied().collect();
+    if !missing.is_empty() {
+        return refused(format!("{what} takes {}, which is not installed", missing.join(", ")));
+    }
+    if geteuid().is_root() {
+        Ok(())
+    } else {
+        refused(format!("{what} takes a loop device: only root can do it"))
+    }
 }
 
 /// Runs `tool`, and returns what it printed. It reads `input`, which must be short. `Io` with its last words if it
@@ -72,6 +87,12 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
+    /// One over the whole disk.
+    pub(crate) fn whole(path: &Path, disk: Geometry) -> Result<Self> {
+        let sectors = Extent::new(0, disk.size_bytes / SECTOR_BYTES);
+        Self::over(path, sectors, disk.logical_sector_bytes)
+    }
+
     pub(crate) fn over(path: &Path, part: Extent, sector_bytes: u32) -> Result<Self> {
         let (offset, size) = (part.offset_bytes().to_string(), part.len_bytes().to_string());
         let sector = sector_bytes.to_string();

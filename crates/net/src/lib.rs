@@ -11,6 +11,7 @@ mod hex;
 pub mod interface;
 pub mod multicast;
 mod neighbour;
+pub mod pace;
 pub mod patch;
 pub mod peer;
 pub mod pieces;

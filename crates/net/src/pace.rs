@@ -1,4 +1,5 @@
-//! The limit of what a machine sends to others.
+//! A limit of bytes per second that several threads keep together: of what a machine sends to others, of what a disk
+//! is read or written.
 
 use std::time::Duration;
 
@@ -7,30 +8,32 @@ use parking_lot::Mutex;
 
 use crate::clock::{Clock, Stop};
 
-/// Lets all transfers of a machine together send so many bytes per second.
-pub(super) struct Pace {
+/// Lets so many bytes per second pass.
+#[derive(Debug)]
+pub struct Pace {
     bytes_per_second: u64,
     clock: Clock,
-    /// When what was let through is sent at that rate.
+    /// When what was let through has passed at that rate.
     free_at: Mutex<Instant>,
     over: Stop,
 }
 
 impl Pace {
     /// A limit from 1 byte per second on.
-    pub(super) fn new(bytes_per_second: u64) -> Self {
+    #[must_use]
+    pub fn new(bytes_per_second: u64) -> Self {
         let (clock, free_at) = (Clock::start(), Mutex::new(Instant::ZERO));
         Self { bytes_per_second: bytes_per_second.max(1), clock, free_at, over: Stop::new() }
     }
 
-    /// Waits until `bytes` more may be sent. Those who wait go in turn.
-    pub(super) fn wait(&self, bytes: usize) {
+    /// Waits until `bytes` more may pass. Those who wait go in turn.
+    pub fn wait(&self, bytes: usize) {
         let now = self.clock.now();
         self.over.pause(self.turn(now, bytes));
     }
 
     /// Ends all waits.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.over.stop();
     }
 

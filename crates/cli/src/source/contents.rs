@@ -10,6 +10,7 @@ use image::{Progress as _, Stage};
 use mirror::nbd::{ExportAddress, NbdDisk};
 
 use super::foreign::{self, Foreign};
+use super::not_raw;
 use crate::args::{SourceForm, Taking};
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
@@ -167,10 +168,13 @@ impl<R: Read> Read for Metered<'_, R> {
 
 /// Opens a disk in another format: by diskcast's own means, else through `qemu-nbd`.
 fn open_virtual<'a>(source: &Source, container: Container, taking: &Taking) -> Result<Contents<'a>> {
-    let ContainerKind::VirtualDisk(format) = container.kind else { return Err(unknown(source, container)) };
+    let ContainerKind::VirtualDisk(format) = container.kind else {
+        return Err(not_raw(source, container, ""));
+    };
     let explain = |failure: Failure| match failure.exit {
         Exit::Verification => failure.hint(COPY_AGAIN),
-        Exit::Refused if !taking.backing => {
+        // Others are refused for what they are: encrypted, corrupt.
+        Exit::Refused if !taking.backing && failure.message.contains(disk::NEEDS_ANOTHER) => {
             failure.hint("--backing reads other files, too; whoever made the disk chose their names")
         }
         _ => failure,
@@ -183,20 +187,6 @@ fn open_virtual<'a>(source: &Source, container: Container, taking: &Taking) -> R
     }
     match foreign::open(source, format, taking.backing).map_err(explain)? {
         Some(disk) => Ok(Contents::Foreign(disk)),
-        None => Err(unknown(source, container)),
+        None => Err(not_raw(source, container, "install qemu-nbd, by which diskcast reads it, or ")),
     }
-}
-
-/// The refusal of a format that diskcast does not read.
-fn unknown(source: &Source, container: Container) -> Failure {
-    let path = source.path();
-    let text = format!("`{}` is no raw disk, but {}", path.display(), container.name);
-    let conversion = container.conversion(path);
-    let install = match container.kind {
-        ContainerKind::VirtualDisk(_) => "install qemu-nbd, by which diskcast reads it, or ",
-        _ => "",
-    };
-    let hint =
-        format!("{install}make a raw one of it: {conversion}; --format raw takes the bytes as they are");
-    Failure::new(Exit::Refused, text).hint(hint)
 }

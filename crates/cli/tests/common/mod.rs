@@ -10,6 +10,17 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+/// The disk that `make demo` boots. It is built if `CI` is set; elsewhere it is used if it exists.
+pub(crate) fn debian() -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let disk = target.join("debian/disk.img");
+    if std::env::var_os("CI").is_some() {
+        let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/debian-disk.sh");
+        assert!(Command::new(tool).arg(&disk).status().unwrap().success());
+    }
+    disk.exists().then_some(disk)
+}
+
 /// A folder with a repository in `repo`, removed at the end.
 pub(crate) struct Bench {
     folder: tempfile::TempDir,
@@ -30,6 +41,16 @@ impl Bench {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// Runs a tool in the folder, which must succeed, and returns what it prints.
+    pub(crate) fn tool(&self, line: &str) -> String {
+        let mut words = line.split_whitespace();
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).current_dir(self.folder.path()).env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{line}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).into_owned()
     }
 
     /// A disk of `mib` MiB without partition table or filesystem: half of it is content, a quarter zeros, by `seed`.

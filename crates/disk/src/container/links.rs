@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use base::{Error, ErrorKind, Result};
 
+use super::NEEDS_ANOTHER;
 use crate::{ReadAt, Source};
 
 /// Bytes at the start of a VMDK that may hold a descriptor.
@@ -39,9 +40,7 @@ pub fn linked_files(source: &Source, format: &str, elsewhere: bool) -> Result<Ve
         })
     };
     let texts = look().map_err(|e| e.within(format!("look into `{}`", source.name())))?;
-    let refused = |what: &str| {
-        Error::new(ErrorKind::Refused, format!("`{}` needs another file, {what}", source.name()))
-    };
+    let refused = |why: &str| Error::new(ErrorKind::Refused, format!("`{}` {why}", source.name()));
     let has_backing = match format {
         "qcow2" => of_qcow2(&texts[0]),
         "qed" => of_qed(&texts[0]),
@@ -49,7 +48,7 @@ pub fn linked_files(source: &Source, format: &str, elsewhere: bool) -> Result<Ve
         _ => false,
     };
     if has_backing {
-        return Err(refused("its backing file: flatten it first (qemu-img convert)"));
+        return Err(refused("has a backing file: flatten it first (qemu-img convert)"));
     }
     if format != "vmdk" {
         return Ok(Vec::new());
@@ -63,7 +62,7 @@ pub fn linked_files(source: &Source, format: &str, elsewhere: bool) -> Result<Ve
             && !name.contains(':')
             && path.symlink_metadata().is_ok_and(|found| found.is_file());
         if !is_beside && !elsewhere {
-            return Err(refused(&format!("`{name}`")));
+            return Err(refused(&format!("{NEEDS_ANOTHER}, `{name}`")));
         }
         if !files.contains(&path) && source.path().canonicalize().ok().as_ref() != Some(&path) {
             files.push(path);

@@ -61,12 +61,12 @@ pub fn unpack(packed: impl Read, name: &str, scratch: &Path, decompress: bool) -
         Some(compression) => compression.decoder(Box::new(whole)).map_err(unreadable)?,
         None => Box::new(whole),
     };
-    let broken = |error: std::io::Error| match error.kind() {
-        // What the four decoders return for damaged data: whatever comes from reading has a number of the system.
-        _ if compression.is_some() && error.raw_os_error().is_none() => {
-            Error::from_source(ErrorKind::Corrupt, format!("{name} is damaged, or ends early"), error)
+    let broken = |error: std::io::Error| {
+        // What comes from reading has a number of the system; what the decoders return for damaged data has none.
+        if compression.is_none() || error.raw_os_error().is_some() {
+            return unreadable(error);
         }
-        _ => unreadable(error),
+        Error::from_source(ErrorKind::Corrupt, format!("{name} is damaged, or ends early"), error)
     };
     let scratch = Scratch::new(scratch)?;
     let (mut piece, mut len) = (vec![0; PIECE_BYTES], 0);

@@ -17,7 +17,8 @@ use imago::vmdk::Vmdk;
 use imago::{FormatAccess, FormatDriverBuilder, Mapping, Storage, StorageOpenOptions};
 use parking_lot::Mutex;
 
-use crate::file::{Identity, has_4k_table};
+use super::NEEDS_ANOTHER;
+use crate::file::{Identity, sector_bytes_by_table};
 use crate::{Geometry, ReadAt, Source};
 
 /// How many mappings are looked up in one search for data.
@@ -78,13 +79,10 @@ pub fn open_virtual_disk(source: &Source, is_qcow2: bool, backing: bool) -> Resu
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     let size_bytes = disk.size().next_multiple_of(SECTOR_BYTES);
-    let geometry = Geometry { size_bytes, logical_sector_bytes: 512, physical_sector_bytes: 512 };
+    let geometry = Geometry::of_file(size_bytes, 512);
     let linked = gate.opened.lock().iter().cloned().collect();
     let mut disk = VirtualDisk { disk, name, geometry, linked, cluster_bytes };
-    if has_4k_table(&disk) {
-        disk.geometry.logical_sector_bytes = 4096;
-        disk.geometry.physical_sector_bytes = 4096;
-    }
+    disk.geometry = Geometry::of_file(size_bytes, sector_bytes_by_table(&disk));
     Ok(disk)
 }
 
@@ -195,7 +193,7 @@ impl Gate {
     /// `broken` is the kind of the error if the disk's metadata make no sense.
     fn explain(&self, name: &str, error: io::Error, broken: ErrorKind) -> Error {
         if let Some(path) = self.refused.lock().take() {
-            let text = format!("`{name}` needs another file, `{}`", path.display());
+            let text = format!("`{name}` {NEEDS_ANOTHER}, `{}`", path.display());
             return Error::new(ErrorKind::Refused, text);
         }
         let text = format!("open `{name}`");

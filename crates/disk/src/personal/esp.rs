@@ -24,21 +24,23 @@ pub(super) fn is_one(partition: &Partition) -> bool {
 
 /// Names in a folder; none if there is no such folder.
 pub(super) fn list(device: &Path, folder: &str) -> Result<Vec<String>> {
-    let told = match run("mdir", &["-b", "-i"], &[device, Path::new(&at(folder))], None) {
-        Err(error) if error.to_string().contains("not found") => String::new(),
-        told => told?,
-    };
+    let told =
+        found(run("mdir", &["-b", "-i"], &[device, Path::new(&at(folder))], None))?.unwrap_or_default();
     let names = told.lines().filter_map(|line| line.trim().trim_end_matches('/').rsplit('/').next());
     Ok(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
 /// The text of a file; `None` if there is none.
 pub(super) fn read(device: &Path, name: &str) -> Result<Option<String>> {
-    let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
-    if !list(device, folder)?.iter().any(|found| found.eq_ignore_ascii_case(file)) {
-        return Ok(None);
+    found(run("mcopy", &["-n", "-i"], &[device, Path::new(&at(name)), Path::new("-")], None))
+}
+
+/// What a tool said; `None` if it did not find the file or folder.
+fn found(said: Result<String>) -> Result<Option<String>> {
+    match said {
+        Err(error) if error.to_string().contains("not found") => Ok(None),
+        said => said.map(Some),
     }
-    run("mcopy", &["-n", "-i"], &[device, Path::new(&at(name)), Path::new("-")], None).map(Some)
 }
 
 /// Replaces a file.

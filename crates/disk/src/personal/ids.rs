@@ -39,9 +39,8 @@ pub(super) fn random_guid() -> Result<String> {
 
 fn random<const LEN: usize>() -> Result<[u8; LEN]> {
     let mut bytes = [0; LEN];
-    let file = std::fs::File::open("/dev/urandom");
-    let filled = file.and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
-    filled.map(|()| bytes).map_err(|error| Error::from_io("read /dev/urandom", error))
+    let filled = getrandom::fill(&mut bytes).map_err(std::io::Error::from);
+    filled.map(|()| bytes).map_err(|error| Error::from_io("get random bytes", error))
 }
 
 /// An identifier of the whole disk (no number) or of a partition: before, and after.
@@ -86,8 +85,7 @@ pub(super) fn renew(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
 
 /// Writes the new identifiers into the table, or the old ones back.
 fn set(disk: &Disk<'_>, changes: &[Change], back: bool) -> Result<()> {
-    let sectors = disk.map.geometry.size_bytes / base::limits::SECTOR_BYTES;
-    let whole = Attached::over(disk.path, base::Extent::new(0, sectors), disk.sector_bytes)?;
+    let whole = Attached::whole(disk.path, disk.map.geometry)?;
     for Change { number, old, new } in changes {
         let id = if back { old } else { new };
         let id = if disk.map.table == TableKind::Gpt { id.clone() } else { format!("0x{id}") };

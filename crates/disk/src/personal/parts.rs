@@ -26,7 +26,6 @@ pub(super) fn places(kind: &str) -> &'static [&'static str] {
 pub(super) struct Disk<'a> {
     pub(super) path: &'a Path,
     pub(super) map: &'a DiskMap,
-    pub(super) sector_bytes: u32,
 }
 
 /// A mounted Linux root.
@@ -54,7 +53,7 @@ impl Rooted {
 
 impl Disk<'_> {
     pub(super) fn attach(&self, partition: &Partition) -> Result<Attached> {
-        Attached::over(self.path, partition.extent, self.sector_bytes)
+        Attached::over(self.path, partition.extent, self.map.geometry.logical_sector_bytes)
     }
 
     /// The partitions with a filesystem in which Linux keeps its files, and the options to mount it.

@@ -9,7 +9,7 @@ use proto::peer::{RECORD_BYTES, Record, SwarmId};
 use snow::{Builder, StatelessTransportState};
 use socket2::{Domain, Socket, Type};
 
-use super::pace::Pace;
+use crate::pace::Pace;
 use crate::tcp;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";

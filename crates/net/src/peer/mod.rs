@@ -16,7 +16,6 @@
 mod channel;
 mod join;
 mod node;
-mod pace;
 mod pull;
 mod redirect;
 mod spool;

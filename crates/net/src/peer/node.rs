@@ -16,11 +16,11 @@ use proto::peer::{
 };
 use socket2::{Domain, Socket, Type};
 
-use super::pace::Pace;
 use super::spool::{Spool, SpoolLimits};
 use super::upload::{self, Served, Uploads};
 use crate::api::SwarmGrant;
 use crate::clock::Clock;
+use crate::pace::Pace;
 use crate::udp;
 use crate::waker::Waker;
 

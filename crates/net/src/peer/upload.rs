@@ -12,9 +12,9 @@ use parking_lot::{Condvar, Mutex};
 use proto::peer::{Part, Record, SwarmId};
 
 use super::channel::{self, Sender};
-use super::pace::Pace;
 use super::spool::Spool;
 use crate::clock::Clock;
+use crate::pace::Pace;
 use crate::udp;
 use crate::waker::Waker;
 
