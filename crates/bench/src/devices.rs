@@ -1,6 +1,8 @@
 //! Figures of capture and install on a block device, beside partclone with zstd, qemu-img and rsync; and of planning
 //! for very many extents.
 
+pub(crate) mod delta;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -113,9 +115,9 @@ impl<'a> Site<'a> {
         Ok((usage.seconds, number("encoded_bytes")?, number("allocated_bytes")?))
     }
 
-    fn install(&self) -> Result<f64> {
+    fn install(&self, reuse: &str) -> Result<f64> {
         let mut command = self.context.diskcast(&self.repo);
-        command.args(["install", "bench", "--yes", "--no-verify"]).arg(&self.target.0);
+        command.args(["install", "bench", "--yes", "--no-verify", "--reuse", reuse]).arg(&self.target.0);
         Ok(timed(&mut command)?.seconds)
     }
 }
@@ -204,7 +206,7 @@ fn round(site: &Site<'_>, plain: &Plain, index: usize, measured: &mut Measured) 
 
     let times = &mut measured.installs[index];
     site.settle(cold)?;
-    times.ours.push(site.install()?);
+    times.ours.push(site.install("never")?);
     site.settle(cold)?;
     times.partclone.push(site.shell(PARTCLONE.1)?);
     site.settle(cold)?;
@@ -264,7 +266,7 @@ fn rsync(site: &Site<'_>) -> Result<(f64, f64)> {
     let (mut theirs, mut ours) = (vec![], vec![]);
     for _ in 0..ROUNDS {
         site.settle(true)?;
-        ours.push(site.install()?);
+        ours.push(site.install("auto")?);
         said(Command::new("mount").args(["-o", "ro"]).arg(&site.source.0).arg(&from))?;
         said(Command::new("mount").arg(&site.target.0).arg(&to))?;
         let done = change_some(&to)

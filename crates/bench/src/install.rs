@@ -67,8 +67,12 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         let limit = encoded.decode_limit()? / 1e6;
         let into_null = timed(context.diskcast(&repo).args(["install", "bench", "null:"]))?;
         let copied = bytes / dd_seconds(&disk, &target)? / 1e6;
-        let into_file =
-            timed(context.diskcast(&repo).args(["install", "bench", "--yes", "--no-verify"]).arg(&target))?;
+        let into_file = timed(
+            context
+                .diskcast(&repo)
+                .args(["install", "bench", "--yes", "--no-verify", "--reuse", "never"])
+                .arg(&target),
+        )?;
         std::fs::remove_file(&target)?;
         let rate = bytes / into_null.seconds / 1e6;
         null.push(rate);

@@ -82,6 +82,7 @@ const GROUPS: &[&[&Group]] = &[
         &disks::GROUP,
         &devices::GROUP,
         &devices::PLANS,
+        &devices::delta::GROUP,
     ],
     &[&fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,

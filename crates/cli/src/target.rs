@@ -8,11 +8,11 @@ use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use disk::device::NullTarget;
 use disk::{Geometry, ReadAt, TargetOptions, WriteAt};
-use image::{Catalogue, FreeSpace, InstallOptions, Manifest, OldSignature};
+use image::{Catalogue, FreeSpace, InstallOptions, Manifest, OldSignature, Reuse};
 use mirror::nbd::{ExportAddress, NbdDisk};
 use serde_json::json;
 
-use crate::args::{Effort, FileForm, Free, Global, Writing};
+use crate::args::{Effort, FileForm, Free, Global, Reuse as When, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::source::export;
 use crate::ui::output::Output;
@@ -250,7 +250,13 @@ pub(crate) fn options(path: &Path, writing: &Writing, effort: &Effort) -> Instal
         },
         // Nothing can be read back from `null:`.
         verify: !writing.no_verify && !is_null(path),
-        resume: writing.resume && !is_null(path),
+        reuse: match writing.reuse {
+            _ if is_null(path) => Reuse::Never,
+            _ if writing.resume => Reuse::Always,
+            When::Always => Reuse::Always,
+            When::Auto => Reuse::IfItPays,
+            When::Never => Reuse::Never,
+        },
         decode: true,
         keep_signatures: writing.keep_signatures,
         keep_gpt: writing.keep_gpt,

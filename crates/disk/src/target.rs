@@ -105,9 +105,13 @@ impl Target {
         io_error(&format!("{what} {len} bytes at offset {offset} of"), &self.path, source)
     }
 
-    /// Reads the range, extended to multiples of `DIRECT_BYTES`, into aligned memory, then copies the range out.
+    /// Reads the range. If it or `buf` is not aligned to `DIRECT_BYTES`, reads it, extended, into memory that is, and
+    /// copies it out.
     pub(crate) fn read_direct(direct: &File, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
         let unit = DIRECT_BYTES as u64;
+        if (offset | buf.len() as u64 | buf.as_ptr().addr() as u64).is_multiple_of(unit) {
+            return direct.read_exact_at(buf, offset);
+        }
         let start = offset / unit * unit;
         let skip = usize::try_from(offset - start).expect("less than a unit");
         let len = (skip + buf.len()).next_multiple_of(DIRECT_BYTES);

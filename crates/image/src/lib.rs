@@ -34,7 +34,9 @@ pub use chunk::{ChunkRef, Decoder, Encoder};
 pub use cipher::{Cipher, EncryptionKey};
 pub use envelope::SignedManifest;
 pub use extents::{ChunkExtents, ChunkSize, Run};
-pub use install::{FreeSpace, InstallOptions, InstallReport, Installer, Offer, OldSignature, old_signatures};
+pub use install::{
+    FreeSpace, InstallOptions, InstallReport, Installer, Offer, OldSignature, Reuse, old_signatures,
+};
 pub use layout::Layout;
 pub use leaf::Leaf;
 pub use manifest::Manifest;

@@ -15,7 +15,7 @@ use common::{install, small};
 use disk::{SurveyOptions, TargetOptions, WriteAt, open_source, open_target, survey};
 use image::{
     CaptureOptions, Catalogue, Cipher, InstallOptions, InstallReport, Installer, Manifest, MemoryObjects,
-    NoProgress, capture,
+    NoProgress, Reuse, capture,
 };
 use tools::{Bench, have, output, run};
 
@@ -92,7 +92,7 @@ fn going_on_spares_the_backup_that_was_moved() {
     let copy = bench.random_file("copy", SIZE + (1 << 20), 4);
     installed(&manifest, &objects, &copy, InstallOptions::default());
     let done = fs::read(&copy).unwrap();
-    let options = InstallOptions { resume: true, ..InstallOptions::default() };
+    let options = InstallOptions { reuse: Reuse::Always, ..InstallOptions::default() };
     let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
     let begun = Installer::begin(catalogue, target(&copy), options, Arc::new(NoProgress)).unwrap();
     drop(begun);

@@ -14,7 +14,7 @@ use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, Partition, ReadAt, TableKind, WriteAt};
 use image::{
     CaptureOptions, Catalogue, Cipher, FreeSpace, InstallOptions, Installer, Manifest, MemoryObjects,
-    NoProgress, capture, old_signatures,
+    NoProgress, Reuse, capture, old_signatures,
 };
 use parking_lot::Mutex;
 
@@ -191,11 +191,11 @@ fn an_install_that_goes_on_erases_nothing_that_it_wrote() {
     let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
     for broken_after in [0, 1, 5, 100] {
         let target = Arc::new(MemoryDisk::new(vec![0x22; usize::try_from(SECTORS * 512).unwrap()]));
-        let begin = |resume| {
-            let options = InstallOptions { resume, ..InstallOptions::default() };
+        let begin = |reuse| {
+            let options = InstallOptions { reuse, ..InstallOptions::default() };
             Installer::begin(catalogue.clone(), target.clone(), options, Arc::new(NoProgress)).unwrap()
         };
-        let installer = begin(false);
+        let installer = begin(Reuse::Never);
         for id in installer.missing().into_iter().flatten().take(broken_after) {
             let object = catalogue.objects()[usize::try_from(id).unwrap()];
             let bytes = image::ObjectSource::fetch(&objects, &object).unwrap();
@@ -204,7 +204,7 @@ fn an_install_that_goes_on_erases_nothing_that_it_wrote() {
         drop(installer);
         let between = target.contents();
         assert_eq!(old_signatures(&catalogue, &*target, SECTORS * 512).unwrap(), []);
-        let again = begin(true);
+        let again = begin(Reuse::Always);
         drop(again);
         assert!(target.contents() == between, "interrupted after {broken_after} objects");
     }

@@ -15,7 +15,7 @@ use disk::ReadAt;
 use disk::device::MemoryDisk;
 use image::{
     CaptureOptions, Catalogue, Cipher, FreeSpace, InstallOptions, Installer, KnownChunks, Manifest,
-    MemoryObjects, NoProgress, ObjectSink, ObjectSource, Offer, capture,
+    MemoryObjects, NoProgress, ObjectSink, ObjectSource, Offer, Reuse, capture,
 };
 
 fn options() -> CaptureOptions {
@@ -250,26 +250,26 @@ fn resuming_fetches_only_what_is_not_right_yet() {
     let manifest = captured(&sample, &objects);
     let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
     let target = Arc::new(MemoryDisk::with_sectors(noise(&mut chance, sample.bytes.len()), 4096));
-    let begin = |resume| {
-        let options = InstallOptions { resume, ..InstallOptions::default() };
+    let begin = |reuse| {
+        let options = InstallOptions { reuse, ..InstallOptions::default() };
         Installer::begin(catalogue.clone(), target.clone(), options, Arc::new(NoProgress)).unwrap()
     };
     // A third of the objects arrive before the install ends.
-    let first = begin(false);
+    let first = begin(Reuse::Never);
     let ids: Vec<u64> = first.missing().into_iter().flatten().collect();
     for id in ids.iter().filter(|id| *id % 3 == 0) {
         let object = &catalogue.objects()[usize::try_from(*id).unwrap()];
         assert!(matches!(first.offer(*id, objects.fetch(object).unwrap()).unwrap(), Offer::Taken));
     }
     assert_eq!(first.finish().unwrap_err().kind(), ErrorKind::Incomplete);
-    let second = begin(true);
+    let second = begin(Reuse::Always);
     let left: Vec<u64> = second.missing().into_iter().flatten().collect();
     assert!(left.iter().all(|id| id % 3 != 0), "an object that was written is needed again");
     assert!(!left.is_empty());
     second.pull(&objects).unwrap();
     let report = second.finish().unwrap();
     assert_eq!(report.kept_bytes + report.written_bytes, manifest.statistics.data_bytes);
-    let third = begin(true);
+    let third = begin(Reuse::Always);
     assert!(third.missing().is_empty());
     assert_eq!(third.finish().unwrap().written_bytes, 0);
 }

@@ -13,4 +13,4 @@ pub(crate) use global::{Global, Keys};
 pub(crate) use personal::Own;
 pub(crate) use server::{FromServer, ServerAccess, StateFolder, There, Transport};
 pub(crate) use source::{SourceForm, Taking};
-pub(crate) use target::{Effort, FileForm, Free, Writing};
+pub(crate) use target::{Effort, FileForm, Free, Reuse, Writing};

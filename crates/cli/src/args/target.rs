@@ -9,9 +9,12 @@ pub(crate) struct Writing {
     /// What to do with space that the image's filesystems do not use
     #[arg(long, value_enum, default_value_t = Free::Skip)]
     pub free: Free,
-    /// Read the target first and write only the differences
+    /// Go on with an install that was interrupted, as --reuse always, also into a file that is not empty
     #[arg(long)]
     pub resume: bool,
+    /// Whether to look for what the target holds already, and to write only the rest
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Reuse::Auto)]
+    pub reuse: Reuse,
     /// Do not read back what was written
     #[arg(long)]
     pub no_verify: bool,
@@ -62,6 +65,17 @@ pub(crate) struct Effort {
     /// Most bytes a second to read from the source, or to write to and read back from the target
     #[arg(long, value_name = "SIZE", value_parser = parse_disk_rate)]
     pub disk_rate: Option<u64>,
+}
+
+/// When to look for what the target holds already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Reuse {
+    /// If one half of a sample is right
+    Auto,
+    /// Always, and also in its free space, for chunks that moved
+    Always,
+    /// Write everything
+    Never,
 }
 
 /// Formats of files that are written.

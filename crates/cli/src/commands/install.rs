@@ -220,7 +220,8 @@ fn record(args: &Args, version: &Manifest, done: &InstallReport, took: Duration)
 /// The report of an install as JSON.
 pub(crate) fn report_record(done: &InstallReport) -> serde_json::Value {
     json!({
-        "written_bytes": done.written_bytes, "kept_bytes": done.kept_bytes, "zeroed_bytes": done.zeroed_bytes,
+        "written_bytes": done.written_bytes, "kept_bytes": done.kept_bytes, "moved_bytes": done.moved_bytes,
+        "zeroed_bytes": done.zeroed_bytes,
         "discarded_bytes": done.discarded_bytes, "skipped_bytes": done.skipped_bytes,
         "verified_bytes": done.verified_bytes, "past_cache": done.past_cache,
         "erased_signatures": done.erased_signatures, "moved_gpt": done.moved_gpt,
@@ -229,7 +230,7 @@ pub(crate) fn report_record(done: &InstallReport) -> serde_json::Value {
 
 fn text(args: &Args, version: &Manifest, done: &InstallReport, took: Duration) -> String {
     let (image, number, path) = (&version.image, version.number, args.target.display());
-    let rate = show_rate(done.written_bytes + done.kept_bytes, took);
+    let rate = show_rate(done.written_bytes + done.kept_bytes + done.moved_bytes, took);
     let what = sentence(done, &args.target);
     if target::is_null(&args.target) {
         return format!("read {image}@{number}: {what}, {}, {rate}\n", show_duration(took));
@@ -249,6 +250,7 @@ pub(crate) fn sentence(done: &InstallReport, target: &Path) -> String {
         }
     };
     add(done.kept_bytes, "right already");
+    add(done.moved_bytes, "found elsewhere on it");
     add(done.zeroed_bytes, "zeroed");
     add(done.discarded_bytes, "discarded");
     add(

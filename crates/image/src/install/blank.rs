@@ -167,6 +167,11 @@ pub(super) fn make_all(shared: &Shared, free: FreeSpace) -> Result<()> {
             return Ok(());
         }
         let counter = match (kind, free) {
+            (Blank::Zero, FreeSpace::Skip | FreeSpace::Discard)
+                if shared.zeros_are_right.load(Ordering::Relaxed) =>
+            {
+                return Ok(());
+            }
             (Blank::Zero, _) => {
                 zero(shared, runs, &mut buffer)?;
                 &counters.zeroed

@@ -1,6 +1,6 @@
-//! Reads a target and compares it with the image: before an install to keep chunks that are right already, and after
-//! it to verify.
+//! Reads a target after an install and compares it with the image.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::limits::SECTOR_BYTES;
@@ -13,26 +13,30 @@ use crate::progress::Stage;
 
 use super::blank::{Blank, GROUP_BYTES, for_each_blank, hull, part};
 use super::plan::PlannedChunk;
-use super::shared::{Shared, State};
+use super::shared::Shared;
 use super::writer::Writer;
 
+/// Length in sectors of a piece of zeros that one thread reads: 2 MiB.
+const PIECE_SECTORS: usize = 1 << 12;
 /// How many offsets an error message lists at most.
 const OFFSETS_SHOWN: usize = 8;
 
-/// Calls `each` for all chunk objects in the order of their numbers, on `threads` threads. Stops at the first error and
-/// returns it.
-fn for_each_chunk(
+/// Calls `each` for all `numbers`, in their order, on `threads` threads. Stops at the first error and returns it.
+pub(super) fn for_each(
     shared: &Shared,
     threads: usize,
-    each: impl Fn(&mut Writer, u64, &PlannedChunk) -> Result<()> + Sync,
+    numbers: Range<u64>,
+    each: impl Fn(&mut Writer, u64) -> Result<()> + Sync,
 ) -> Result<()> {
-    let next = AtomicU64::new(shared.plan.heads);
+    let next = AtomicU64::new(numbers.start);
     let work = || -> Result<()> {
         let mut writer = Writer::new(shared)?;
         while !shared.group.is_stopped() {
-            let id = next.fetch_add(1, Ordering::Relaxed);
-            let Some(chunk) = shared.plan.chunk(id) else { break };
-            each(&mut writer, id, chunk)?;
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= numbers.end {
+                break;
+            }
+            each(&mut writer, number)?;
         }
         Ok(())
     };
@@ -44,40 +48,42 @@ fn for_each_chunk(
     shared.group.take().map_or(Ok(()), Err)
 }
 
-/// Marks the chunks that the target holds already as done. A chunk that can't be read counts as wrong, so the install
-/// writes it.
-pub(super) fn keep_what_is_right(shared: &Shared, threads: usize) -> Result<()> {
-    shared.progress.begin(Stage::Resume, shared.plan.bytes());
-    for_each_chunk(shared, threads, |writer, id, chunk| {
-        let found =
-            writer.wrong_places(shared, chunk, |buf, offset| shared.target.read_exact_at(buf, offset));
-        if found.is_ok_and(|wrong| wrong.is_empty()) && shared.change(id, State::Needed, State::Done) {
-            shared.counters.kept.fetch_add(chunk.bytes(), Ordering::Relaxed);
-        }
-        shared.progress.advance(Stage::Resume, chunk.bytes());
-        Ok(())
+/// Calls `each` for all chunk objects in the order of their numbers.
+pub(super) fn for_each_chunk(
+    shared: &Shared,
+    threads: usize,
+    each: impl Fn(&mut Writer, u64, &PlannedChunk) -> Result<()> + Sync,
+) -> Result<()> {
+    let ids = shared.plan.heads..shared.plan.heads + shared.plan.chunks.len() as u64;
+    for_each(shared, threads, ids, |writer, id| match shared.plan.chunk(id) {
+        Some(chunk) => each(writer, id, chunk),
+        None => Ok(()),
     })
 }
 
-/// Reads back all content and all allocated zeros, past the page cache if the target allows it. `Verification` with the
-/// first offsets if anything differs; `Io` if a read fails.
+/// Reads back what was written, past the page cache if the target allows it. `Verification` with the first offsets if
+/// anything differs; `Io` if a read fails.
 pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
     shared.progress.begin(Stage::Verify, shared.plan.bytes());
-    let read = |buf: &mut [u8], offset: u64| {
-        if !shared.target.read_back_at(buf, offset)? {
-            shared.counters.through_cache.store(true, Ordering::Relaxed);
-        }
-        Ok(())
-    };
+    let read = |buf: &mut [u8], offset: u64| shared.read_medium(buf, offset);
     let wrong = Mutex::new(Vec::new());
     let note = |offsets: Vec<u64>| wrong.lock().extend(offsets);
-    for_each_chunk(shared, threads, |writer, _, chunk| {
-        note(writer.wrong_places(shared, chunk, read)?);
+    for_each_chunk(shared, threads, |writer, id, chunk| {
+        // What was kept was read before the install.
+        if !shared.is_kept(id) {
+            let other = writer.other_content(shared, chunk, &mut chunk.places(), read)?;
+            note(other.into_iter().map(|(_, place)| shared.plan.layout.chunk_offset(place)).collect());
+        }
         shared.counters.verified.fetch_add(chunk.bytes(), Ordering::Relaxed);
         shared.progress.advance(Stage::Verify, chunk.bytes());
         Ok(())
     })?;
-    verify_zeros(shared, threads, read, note)?;
+    let verified = &shared.counters.verified;
+    if shared.zeros_are_right.load(Ordering::Relaxed) {
+        verified.fetch_add(shared.counters.kept_zeros.load(Ordering::Relaxed), Ordering::Relaxed);
+    } else {
+        read_zeros(shared, threads, verified, read, note)?;
+    }
     let mut wrong = wrong.into_inner();
     if wrong.is_empty() {
         return Ok(());
@@ -91,11 +97,30 @@ pub(super) fn verify(shared: &Shared, threads: usize) -> Result<()> {
     Err(Error::new(ErrorKind::Verification, format!("{text} {}{more}", shown.join(", "))))
 }
 
-/// Reads all allocated zeros with `read`, on `threads` threads, and calls `note` with the offsets of runs that are not
-/// zeros.
-fn verify_zeros(
+/// Notes whether all allocated zeros of the target are there. Zeros that can't be read are not.
+pub(super) fn find_zeros(shared: &Shared, threads: usize) -> Result<()> {
+    let (all, kept) = (&shared.zeros_are_right, &shared.counters.kept_zeros);
+    all.store(true, Ordering::Relaxed);
+    let read = |buf: &mut [u8], offset: u64| {
+        // The rest need not be read once one is not zero.
+        if !all.load(Ordering::Relaxed) || shared.read_medium(buf, offset).is_err() {
+            buf.fill(0xFF);
+        }
+        Ok(())
+    };
+    read_zeros(shared, threads, kept, read, |offsets| {
+        if !offsets.is_empty() {
+            all.store(false, Ordering::Relaxed);
+        }
+    })
+}
+
+/// Reads all allocated zeros with `read`, on `threads` threads, counts them in `counter`, and calls `note` with the
+/// offsets of runs that are not zeros.
+fn read_zeros(
     shared: &Shared,
     threads: usize,
+    counter: &AtomicU64,
     read: impl Fn(&mut [u8], u64) -> Result<()> + Copy + Send,
     note: impl Fn(Vec<u64>) + Copy + Send,
 ) -> Result<()> {
@@ -108,7 +133,7 @@ fn verify_zeros(
                 Err(error) => shared.group.fail(error),
             }
             let bytes = runs.iter().map(|run| run.len_bytes()).sum();
-            shared.counters.verified.fetch_add(bytes, Ordering::Relaxed);
+            counter.fetch_add(bytes, Ordering::Relaxed);
         }
     };
     std::thread::scope(move |scope| {
@@ -121,7 +146,16 @@ fn verify_zeros(
         let queue = queue;
         for_each_blank(&shared.catalogue, shared.plan.layout.size_sectors, false, |kind, runs| {
             if kind == Blank::Zero && !shared.group.is_stopped() {
-                queue.send(runs.to_vec()).expect("the threads take groups until the queue is closed");
+                let send =
+                    |runs| queue.send(runs).expect("the threads take groups until the queue is closed");
+                match runs {
+                    // In pieces, so that all threads read.
+                    [run] => (run.start..run.end())
+                        .step_by(PIECE_SECTORS)
+                        .map(|start| Extent::between(start, run.end().min(start + PIECE_SECTORS as u64)))
+                        .for_each(|piece| send(vec![piece])),
+                    group => send(group.to_vec()),
+                }
             }
             Ok(())
         })

@@ -11,6 +11,7 @@ mod finish;
 mod old;
 mod options;
 mod plan;
+mod reuse;
 mod shared;
 mod writer;
 
@@ -31,7 +32,7 @@ use crate::progress::{Progress, Stage};
 use crate::workers::thread_count;
 use old::Old;
 pub use old::{OldSignature, old_signatures};
-pub use options::{FreeSpace, InstallOptions};
+pub use options::{FreeSpace, InstallOptions, Reuse};
 use plan::Plan;
 use shared::{Shared, State};
 use writer::Writer;
@@ -41,8 +42,10 @@ use writer::Writer;
 pub struct InstallReport {
     /// Content of chunks that was written.
     pub written_bytes: u64,
-    /// Content of chunks that the target held already, found by `InstallOptions::resume`.
+    /// Content of chunks that the target held already, found by `InstallOptions::reuse`.
     pub kept_bytes: u64,
+    /// Content of chunks that the target held in other places and that was copied.
+    pub moved_bytes: u64,
     /// Zeros that were made: allocated ones, and free space with [`FreeSpace::Zero`].
     pub zeroed_bytes: u64,
     /// Free space that was discarded.
@@ -84,7 +87,7 @@ pub struct Installer {
 
 impl Installer {
     /// Begins to install the version of `catalogue` on `target`: checks sizes, erases old signatures, looks for chunks
-    /// that are right already if `options.resume`, and starts the threads.
+    /// that the target holds already if `options.reuse`, and starts the threads.
     ///
     /// Errors: `Refused`, with nothing written, if the target is too small or has larger sectors than the image;
     /// `Corrupt` if the tree contradicts itself; `Io` if the target fails.
@@ -106,11 +109,17 @@ impl Installer {
         if options.decode && !options.keep_signatures {
             erase_old(&shared)?;
         }
-        if options.resume {
-            check::keep_what_is_right(&shared, threads)?;
+        let looks = match options.reuse {
+            Reuse::Never => false,
+            Reuse::IfItPays => reuse::pays(&shared)?,
+            Reuse::Always => true,
+        };
+        if looks {
+            reuse::reuse(&shared, threads, &options)?;
         }
-        let kept = shared.counters.kept.load(Ordering::Relaxed);
-        shared.progress.begin(Stage::Install, shared.plan.bytes() - kept);
+        let counters = &shared.counters;
+        let there = counters.kept.load(Ordering::Relaxed) + counters.moved.load(Ordering::Relaxed);
+        shared.progress.begin(Stage::Install, shared.plan.bytes() - there);
         let mut installer = Self { shared, options, threads, queue: Some(queue), workers: Vec::new() };
         if options.decode {
             for _ in 0..threads {
@@ -255,6 +264,7 @@ impl Installer {
         InstallReport {
             written_bytes: count(&counters.written),
             kept_bytes: count(&counters.kept),
+            moved_bytes: count(&counters.moved),
             zeroed_bytes: count(&counters.zeroed),
             discarded_bytes: count(&counters.discarded),
             skipped_bytes: count(&counters.skipped),

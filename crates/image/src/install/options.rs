@@ -14,6 +14,19 @@ pub enum FreeSpace {
     Discard,
 }
 
+/// Whether an install looks for what the target holds already, to write only the rest. What it finds counts as read
+/// back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reuse {
+    /// Write everything.
+    #[default]
+    Never,
+    /// Compare everything if one half of a sample is right.
+    IfItPays,
+    /// Compare everything, and look for what is missing in free space, too.
+    Always,
+}
+
 /// The options of an install.
 #[derive(Debug, Clone, Copy)]
 pub struct InstallOptions {
@@ -21,8 +34,8 @@ pub struct InstallOptions {
     pub free: FreeSpace,
     /// Whether to read everything back and compare, past the page cache if the target allows it.
     pub verify: bool,
-    /// Whether to read the target first, and skip chunks that it holds already.
-    pub resume: bool,
+    /// Whether to look first for what the target holds already.
+    pub reuse: Reuse,
     /// Whether to decode and write objects. If false, the install only checks each object's digest and drops it, to
     /// test a network: it writes nothing and reads nothing back.
     pub decode: bool,
@@ -43,7 +56,7 @@ impl Default for InstallOptions {
         Self {
             free: FreeSpace::Skip,
             verify: true,
-            resume: false,
+            reuse: Reuse::Never,
             decode: true,
             keep_signatures: false,
             keep_gpt: false,

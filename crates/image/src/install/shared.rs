@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use base::Result;
 use disk::WriteAt;
 
 use crate::catalogue::Catalogue;
 use crate::progress::Progress;
 use crate::workers::FirstError;
 
-use super::plan::Plan;
+use super::plan::{Plan, PlannedChunk};
 
 /// The progress of one chunk object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub(super) enum State {
     Taken = 1,
     /// It is on the target.
     Done = 2,
+    /// It was on the target before, and was read to find that out.
+    Kept = 3,
 }
 
 /// The counters behind [`InstallReport`](super::InstallReport): bytes, except for the last three.
@@ -29,6 +32,8 @@ pub(super) enum State {
 pub(super) struct Counters {
     pub(super) written: AtomicU64,
     pub(super) kept: AtomicU64,
+    pub(super) moved: AtomicU64,
+    pub(super) kept_zeros: AtomicU64,
     pub(super) zeroed: AtomicU64,
     pub(super) discarded: AtomicU64,
     pub(super) skipped: AtomicU64,
@@ -48,6 +53,8 @@ pub(super) struct Shared {
     pub(super) progress: Arc<dyn Progress>,
     pub(super) group: FirstError,
     pub(super) counters: Counters,
+    /// Whether all allocated zeros were found on the target before the install.
+    pub(super) zeros_are_right: AtomicBool,
     /// The [`State`] of each chunk object, in the order of the plan.
     states: Vec<AtomicU8>,
 }
@@ -61,7 +68,8 @@ impl Shared {
     ) -> Self {
         let states = plan.chunks.iter().map(|_| AtomicU8::new(State::Needed as u8)).collect();
         let (group, counters) = (FirstError::default(), Counters::default());
-        Self { plan, catalogue, target, progress, group, counters, states }
+        let zeros_are_right = AtomicBool::new(false);
+        Self { plan, catalogue, target, progress, group, counters, zeros_are_right, states }
     }
 
     /// Moves object `id` from state `from` to state `to`. Returns false, and changes nothing, if the object is in
@@ -81,7 +89,56 @@ impl Shared {
 
     /// The number of chunk objects that are not on the target yet.
     pub(super) fn unfinished(&self) -> usize {
-        (0..self.states.len()).filter(|&index| !self.is(index, State::Done)).count()
+        let is_there = |index| self.is(index, State::Done) || self.is(index, State::Kept);
+        (0..self.states.len()).filter(|&index| !is_there(index)).count()
+    }
+
+    /// Whether object `id` was on the target before the install.
+    pub(super) fn is_kept(&self, id: u64) -> bool {
+        self.index(id).is_some_and(|index| self.is(index, State::Kept))
+    }
+
+    /// Counts a chunk that was right already.
+    pub(super) fn count_kept(&self, bytes: u64) {
+        self.counters.kept.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a chunk that was copied from another place of the target.
+    pub(super) fn count_moved(&self, bytes: u64) {
+        self.counters.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Reads from the target past the page cache, and notes if that was not possible.
+    pub(super) fn read_medium(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        if !self.target.read_back_at(buf, offset)? {
+            self.counters.through_cache.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for the parts of `chunk` in its place `index`: the range of its allocated bytes, and the offset on
+    /// the target. The place may lie behind the end of the image.
+    pub(super) fn for_each_part(
+        &self,
+        chunk: &PlannedChunk,
+        index: u64,
+        mut each: impl FnMut(Range<usize>, u64) -> Result<()>,
+    ) -> Result<()> {
+        let (start, mut from) = (self.plan.layout.chunk_offset(index), 0);
+        for run in chunk.extents.runs() {
+            let to = from + usize::try_from(run.len_bytes()).expect("a run lies inside a chunk");
+            each(from..to, start + run.offset_bytes())?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// Writes the allocated bytes of `chunk` to its place `index`.
+    pub(super) fn write_chunk(&self, chunk: &PlannedChunk, index: u64, plain: &[u8]) -> Result<()> {
+        self.for_each_part(chunk, index, |part, offset| {
+            let written = self.target.write_all_at(&plain[part], offset);
+            written.map_err(|e| e.within(format!("write chunk {index} at offset {offset}")))
+        })
     }
 
     /// The numbers of the chunk objects that have not arrived, as ascending ranges that do not touch.

@@ -1,9 +1,11 @@
 //! The work of one thread on one chunk: decode and write it, or read it back and compare.
 
-use base::{Error, Extent, Result};
+use base::limits::SECTOR_BYTES;
+use base::{Digest, Error, Result};
 
 use crate::buffer::AlignedBuffer;
 use crate::chunk::Decoder;
+use crate::extents::{ChunkExtents, Run};
 use crate::object::Verified;
 
 use super::plan::PlannedChunk;
@@ -31,46 +33,86 @@ impl Writer {
             let first = chunk.places().next().unwrap_or_default();
             Error::from_source(e.kind(), format!("decode chunk {first} from {}", chunk.object), e)
         })?;
-        for index in chunk.places() {
-            let mut from = 0;
-            for extent in shared.plan.layout.extents_of(index, &chunk.extents) {
-                let to = from + len_of(extent);
-                let offset = extent.offset_bytes();
-                let written = shared.target.write_all_at(&plain[from..to], offset);
-                written.map_err(|e| e.within(format!("write chunk {index} at offset {offset}")))?;
-                from = to;
-            }
-        }
-        Ok(())
+        chunk.places().try_for_each(|index| shared.write_chunk(chunk, index, plain))
     }
 
-    /// Returns the offsets, in bytes, of the places of `chunk` where `read` finds other content. Errors are those of
-    /// `read`.
-    pub(super) fn wrong_places(
+    /// Returns those of `places` where `read` finds other content than that of `chunk`, with the digest of what is
+    /// there.
+    /// Errors are those of `read`.
+    pub(super) fn other_content(
         &mut self,
         shared: &Shared,
         chunk: &PlannedChunk,
+        places: &mut dyn Iterator<Item = u64>,
         mut read: impl FnMut(&mut [u8], u64) -> Result<()>,
-    ) -> Result<Vec<u64>> {
-        let plain = self.buffer.front(chunk.extents.len_bytes() as usize);
-        let mut wrong = Vec::new();
-        for index in chunk.places() {
-            let mut from = 0;
-            for extent in shared.plan.layout.extents_of(index, &chunk.extents) {
-                let to = from + len_of(extent);
-                let offset = extent.offset_bytes();
-                let done = read(&mut plain[from..to], offset);
-                done.map_err(|e| e.within(format!("read back chunk {index} at offset {offset}")))?;
-                from = to;
-            }
-            if self.decoder.plain_digest(&chunk.extents, plain) != chunk.plain {
-                wrong.push(shared.plan.layout.chunk_offset(index));
+    ) -> Result<Vec<(Digest, u64)>> {
+        let mut other = Vec::new();
+        for place in places {
+            let plain = Self::read_parts(&mut self.buffer, shared, chunk, place, &mut read)?;
+            let digest = self.decoder.plain_digest(&chunk.extents, plain);
+            if digest != chunk.plain {
+                other.push((digest, place));
             }
         }
-        Ok(wrong)
+        Ok(other)
     }
-}
 
-fn len_of(extent: Extent) -> usize {
-    usize::try_from(extent.len_bytes()).expect("a run lies inside a chunk")
+    /// Reads the allocated bytes of `chunk` from `place`, in one piece with the gaps between them: few large reads cost
+    /// less than many small ones.
+    fn read_parts<'a>(
+        buffer: &'a mut AlignedBuffer,
+        shared: &Shared,
+        chunk: &PlannedChunk,
+        place: u64,
+        read: &mut impl FnMut(&mut [u8], u64) -> Result<()>,
+    ) -> Result<&'a [u8]> {
+        let first = chunk.extents.runs().next().map_or(0, Run::offset_bytes);
+        let whole = SECTOR_BYTES * u64::from(chunk.extents.end()) - first;
+        let offset = shared.plan.layout.chunk_offset(place) + first;
+        let bytes = buffer.front(usize::try_from(whole).expect("at most a chunk"));
+        let len_of = |bytes: u64| usize::try_from(bytes).expect("inside a chunk");
+        let runs =
+            || chunk.extents.runs().map(|run| (len_of(run.offset_bytes() - first), len_of(run.len_bytes())));
+        if read(bytes, offset).is_err() {
+            // A gap may be unreadable.
+            for (from, len) in runs() {
+                let offset = offset + from as u64;
+                read(&mut bytes[from..from + len], offset)
+                    .map_err(|e| e.within(format!("read back chunk {place} at offset {offset}")))?;
+            }
+        }
+        let mut end = 0;
+        for (from, len) in runs() {
+            if from > end {
+                bytes.copy_within(from..from + len, end);
+            }
+            end += len;
+        }
+        Ok(&bytes[..end])
+    }
+
+    /// The content of `chunk` from one of its places, or of a chunk with the same extents; `None` if it is not there.
+    /// Errors are those of the target.
+    pub(super) fn read(
+        &mut self,
+        shared: &Shared,
+        chunk: &PlannedChunk,
+        place: u64,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut places = std::iter::once(place);
+        let other = self.other_content(shared, chunk, &mut places, |buf, offset| {
+            shared.target.read_exact_at(buf, offset)
+        })?;
+        Ok(other.is_empty().then(|| self.buffer.front(chunk.extents.len_bytes() as usize).to_vec()))
+    }
+
+    /// The plain digest of a chunk with these extents that `read` fills in; `None` if `read` returns false.
+    pub(super) fn digest_of(
+        &mut self,
+        extents: &ChunkExtents,
+        read: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Option<Digest> {
+        let plain = self.buffer.front(extents.len_bytes() as usize);
+        read(plain).then(|| self.decoder.plain_digest(extents, plain))
+    }
 }

@@ -12,7 +12,7 @@ use disk::{DiskMap, Geometry, TableKind, WriteAt};
 use image::manifest::{DiskRecord, FORMAT, Origin};
 use image::{
     CaptureOptions, Cipher, InstallOptions, Manifest, MemoryObjects, NoProgress, ObjectKind, ObjectRef,
-    capture,
+    Reuse, capture,
 };
 use parking_lot::Mutex;
 
@@ -254,12 +254,12 @@ fn options() -> FetchOptions {
 }
 
 /// A target with other random content, and how to begin an install on it.
-fn target(resume: bool) -> (Arc<MemoryDisk>, Begin) {
+fn target(reuse: Reuse) -> (Arc<MemoryDisk>, Begin) {
     let mut noise = vec![0; usize::try_from(SECTORS * 512).unwrap()];
     Chance::from_seed(99).fill(&mut noise);
     let disk = Arc::new(MemoryDisk::new(noise));
     let target: Arc<dyn WriteAt> = Arc::clone(&disk) as Arc<dyn WriteAt>;
-    let install = InstallOptions { resume, ..InstallOptions::default() };
+    let install = InstallOptions { reuse, ..InstallOptions::default() };
     let begin = move |catalogue| Installer::begin(catalogue, target, install, Arc::new(NoProgress));
     (disk, Box::new(begin))
 }
@@ -272,7 +272,7 @@ fn assert_installed(disk: &MemoryDisk, version: &Version) {
 }
 
 fn fetch_from(server: &TestServer, options: &FetchOptions) -> (Arc<MemoryDisk>, Result<FetchReport>) {
-    let (disk, begin) = target(false);
+    let (disk, begin) = target(Reuse::Never);
     let client = server.client();
     let sealed = manifest(&client, "noise").unwrap();
     (disk, fetch(&client, &sealed, begin, options))
@@ -364,7 +364,7 @@ fn a_server_that_is_away_for_a_while_is_waited_for() {
 fn what_the_target_holds_already_is_not_fetched_again() {
     let version = Version::new(5);
     let server = TestServer::start(&version, 47_908, Faults::default());
-    let (disk, begin) = target(true);
+    let (disk, begin) = target(Reuse::Always);
     let half = version.content.len() / 2;
     disk.write_all_at(&version.content[..half], 0).unwrap();
     let client = server.client();
@@ -390,7 +390,7 @@ fn multicast_that_failed_gets_another_chance() {
 fn scattered_rest_comes_by_unicast() {
     let version = Version::new(7);
     let server = TestServer::start(&version, 47_911, Faults::default());
-    let (disk, begin) = target(true);
+    let (disk, begin) = target(Reuse::Always);
     disk.write_all_at(&version.content, 0).unwrap();
     for offset in [1 << 20, 30 << 20] {
         disk.write_all_at(&[0x55; 512], offset).unwrap();
