@@ -17,6 +17,7 @@ const HERE: &[(&str, &str)] = &[
     ),
     ("usage", "`diskcast images` shows the size of each image; run `diskcast usage` where the repository is"),
     ("diff", "`diskcast log` lists the versions; run `diskcast diff` where the repository is"),
+    ("shrink", "run `diskcast shrink` where the repository is: it stores what it made there"),
     ("tag", "a server moves no tags: use `image@version`, or run `diskcast tag` where the repository is"),
     ("remove", "a server removes nothing: run `diskcast remove` where the repository is"),
     ("profile", "`diskcast attach` uses profiles by itself; run `diskcast profile` where the repository is"),
@@ -125,6 +126,7 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         Command::Remove(_) => return Err(refusal("remove")),
         Command::Profile(_) => return Err(refusal("profile")),
         Command::Prune(_) => return Err(refusal("prune")),
+        Command::Shrink(_) => return Err(refusal("shrink")),
         Command::Repository(_) => return Err(refusal("repository")),
     }
     Ok(())

@@ -11,7 +11,7 @@ use crate::commands;
 
 /// The commands in the order of the help text, by what they are for.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Capture and install", &["capture", "install", "commit", "grow", "personalize"]),
+    ("Capture and install", &["capture", "install", "commit", "grow", "shrink", "personalize"]),
     ("To many machines", &["serve", "fetch", "switch", "status", "doctor", "token"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
     (
@@ -95,6 +95,7 @@ pub(crate) enum Command {
     Install(commands::install::Args),
     Fetch(commands::fetch::Args),
     Grow(commands::grow::Args),
+    Shrink(commands::shrink::Args),
     Personalize(commands::personalize::Args),
     Serve(commands::serve::Args),
     Switch(commands::switch::Args),

@@ -57,6 +57,7 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Install(args) => commands::install::run(context, args),
         Command::Fetch(args) => commands::fetch::run(context, args),
         Command::Grow(args) => commands::grow::run(context, args),
+        Command::Shrink(args) => commands::shrink::run(context, args),
         Command::Personalize(args) => commands::personalize::run(context, args),
         Command::Serve(args) => commands::serve::run(context, args),
         Command::Switch(args) => commands::switch::run(context, args),

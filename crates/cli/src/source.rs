@@ -7,7 +7,7 @@ mod foreign;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) use contents::{Contents, export, is_local, open, open_export};
+pub(crate) use contents::{Contents, export, is_local, open, open_export, scratch_folder};
 use disk::{Container, Freezer, Source, SurveyOptions, Watch, Writer};
 
 use crate::args::{SourceForm, Taking};

@@ -103,8 +103,15 @@ pub(crate) fn check(path: &Path, version: &Manifest, onto_source: bool) -> Resul
         return open_export(address, version).map(drop);
     }
     disk::preflight(path, geometry(version), None).map_err(|error| {
+        let is_small = error.to_string().contains("is too small");
         let failure = Failure::from(error);
-        if failure.exit == Exit::Refused { failure.hint("nothing was written") } else { failure }
+        match failure.exit {
+            Exit::Refused if is_small => {
+                failure.hint("nothing was written; `diskcast shrink` makes an image that fits a smaller disk")
+            }
+            Exit::Refused => failure.hint("nothing was written"),
+            _ => failure,
+        }
     })?;
     if onto_source || !path.exists() || !version.came_from(&disk::place_of(path)?) {
         return Ok(());

@@ -17,6 +17,7 @@ mod mounts;
 pub mod personal;
 mod place;
 pub mod preflight;
+pub mod shrink;
 mod signature;
 pub mod source;
 pub mod stale;

@@ -1,6 +1,6 @@
 //! `diskcast capture`: stores a disk as a new version of an image, in the repository or on a server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::ErrorKind;
 use base::units::{show_bytes, show_duration};
@@ -16,7 +16,7 @@ use store::{ImageName, Reference, Repository, Writer};
 
 use super::Context;
 use crate::args::parse::{parse_chunk_bytes, parse_label};
-use crate::args::{Effort, ServerAccess, Taking};
+use crate::args::{Effort, ServerAccess, SourceForm, Taking};
 use crate::clock;
 use crate::exit::Result;
 use crate::interrupt::Leaves;
@@ -108,6 +108,34 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let done = read(context, args, (image, client), (&source, &options), &stable);
     let released = stable.release();
     done.and(released)
+}
+
+/// Captures the disk in the temporary file at `path` as a version of `name`, with what it shares with `base`, the
+/// version `from`.
+pub(crate) fn file(
+    context: &Context,
+    path: &Path,
+    name: &str,
+    from: &Manifest,
+    base: String,
+    effort: &Effort,
+) -> Result<()> {
+    let taking = Taking { freeze: false, live: false, format: Some(SourceForm::Raw), backing: false };
+    let args = Args {
+        source: path.to_owned(),
+        name: name.to_owned(),
+        partition: None,
+        skip: Vec::new(),
+        raw: false,
+        taking,
+        base: Some(base),
+        labels: from.labels.clone().into_iter().collect(),
+        to: None,
+        access: ServerAccess { token_file: None, wait: std::time::Duration::ZERO },
+        chunk: from.chunk_bytes,
+        effort: effort.clone(),
+    };
+    run(context, &args)
 }
 
 /// Captures the disk in `source`, which `stable` watches.

@@ -26,6 +26,7 @@ pub(crate) mod remove;
 pub(crate) mod repository;
 pub(crate) mod running;
 pub(crate) mod serve;
+pub(crate) mod shrink;
 pub(crate) mod status;
 pub(crate) mod switch;
 pub(crate) mod tag;

@@ -135,10 +135,15 @@ impl<'a> Contents<'a> {
     }
 }
 
+/// The folder for large temporary files.
+pub(crate) fn scratch_folder() -> PathBuf {
+    std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from(SCRATCH), PathBuf::from)
+}
+
 /// Reads `packed`, of `bytes` bytes if that is known (else 0), into a temporary file; decompresses it unless it
 /// `is_raw`.
 fn unpack(context: &Context, packed: impl Read, (name, bytes): (&str, u64), is_raw: bool) -> Result<Source> {
-    let scratch = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from(SCRATCH), PathBuf::from);
+    let scratch = scratch_folder();
     let meter = Meter::new(context.output, context.global.quiet);
     meter.begin(Stage::Unpack, bytes);
     let unpacked = disk::unpack(Metered { packed, meter: &meter }, name, &scratch, !is_raw);

@@ -1,0 +1,129 @@
+//! Tests that a real Debian, whatever filesystem its root has, boots from larger and from smaller disks.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod common;
+
+use std::process::Command;
+
+use base::ErrorKind;
+use common::{Bench, debian};
+use lab::boot::{BootOptions, Medium, until_login};
+
+/// Makes `made.img` of `debian.img`: the same system, but its root is of kind `$1`, made by `$2`, and begins with a
+/// subvolume if it is btrfs. There is no swap space.
+const OTHER_ROOT: &str = r#"
+set -e
+kind=$1 mkfs=$2 place=$PWD
+start=264192 uuid=$(blkid -p -O $((264192 * 512)) -S $((3403776 * 512)) -s UUID -o value debian.img)
+truncate -s 2G made.img
+printf 'label: gpt\nstart=2048, size=262144, type=U\nstart=%s, type=4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709\n' $start |
+    sfdisk --quiet made.img
+dd if=debian.img of=made.img bs=1M skip=1 seek=1 count=128 conv=notrunc,sparse status=none
+new=$(losetup --find --show --offset $((start * 512)) --sizelimit $((2040 * 1048576 - start * 512)) made.img)
+trap 'umount old new 2>/dev/null || true; losetup --detach $new $old' EXIT
+# Before the other one is attached: mkfs.btrfs refuses an identifier that another device has.
+$mkfs$uuid $new
+old=$(losetup --find --show --read-only --offset $((start * 512)) --sizelimit $((3403776 * 512)) debian.img)
+mkdir old new
+mount -o ro,noload $old old
+mount $new new
+if [ $kind = btrfs ]; then btrfs --quiet subvolume create new/srv; fi
+cp -a old/. new/
+sed -i "/swap/d; s/ ext4 .*/ $kind defaults 0 0/" new/etc/fstab
+"#;
+
+/// Boots `name`, until it asks for a login under its own name.
+fn boot(bench: &Bench, name: &str) {
+    let options = BootOptions { prompt: format!("{name} login:"), ..BootOptions::default() };
+    match until_login(Medium::File(&bench.path(&format!("{name}.img"))), &options) {
+        Err(error) if error.kind() == ErrorKind::Unsupported && std::env::var_os("CI").is_none() => {}
+        boot => drop(boot.unwrap()),
+    }
+}
+
+/// Runs diskcast, which finds the tools of filesystems, and checks that it says `expected`.
+fn does(bench: &Bench, words: &str, expected: &[&str]) {
+    let mut command = bench.command(words);
+    command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
+    let shown = bench.show(&command.output().unwrap());
+    assert!(shown.ends_with("exit: 0\n"), "{words}: {shown}");
+    for part in expected {
+        assert!(shown.contains(part), "{words}: {shown}");
+    }
+}
+
+fn with_root(kind: &str, mkfs: &str) -> Option<Bench> {
+    let debian = debian().filter(|_| rustix::process::geteuid().is_root())?;
+    let bench = Bench::new();
+    bench.tool(&format!("cp --sparse=always {} debian.img", debian.display()));
+    let mut script = Command::new("bash");
+    script.args(["-c", OTHER_ROOT, "-", kind, mkfs]).current_dir(bench.path("."));
+    let done = script.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").output().unwrap();
+    assert!(done.status.success(), "{kind}: {}", String::from_utf8_lossy(&done.stderr));
+    Some(bench)
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+fn an_xfs_root_boots_from_a_larger_disk() {
+    let Some(bench) = with_root("xfs", "mkfs.xfs -q -m uuid=") else {
+        eprintln!("left out: it takes root, and `make demo` makes the disk that is booted");
+        return;
+    };
+    does(&bench, "capture made.img golden -q", &[]);
+    let words = "install golden large.img --size 3G --grow --hostname large";
+    does(&bench, words, &["grew partition 2 (xfs)"]);
+    boot(&bench, "large");
+    let shown = bench.see("shrink golden 1G small");
+    assert!(shown.contains("only ext2, ext3, ext4, btrfs and NTFS can shrink"), "{shown}");
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+fn a_btrfs_root_boots_from_a_larger_and_from_a_smaller_disk() {
+    let Some(bench) = with_root("btrfs", "mkfs.btrfs -q -U ") else {
+        eprintln!("left out: it takes root, and `make demo` makes the disk that is booted");
+        return;
+    };
+    does(&bench, "capture made.img golden -q", &[]);
+    let words = "install golden large.img --size 3G --grow --hostname large";
+    does(&bench, words, &["grew partition 2 (btrfs)"]);
+    boot(&bench, "large");
+    does(&bench, "shrink golden 1400M small", &["shrink partition 2 (btrfs) from 1.9 GiB to 1.2 GiB"]);
+    does(&bench, "install small small.img --hostname small", &[]);
+    assert_eq!(bench.path("small.img").metadata().unwrap().len(), 1400 << 20);
+    boot(&bench, "small");
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+fn an_ext4_root_boots_from_a_smaller_disk_and_the_swap_space_behind_it_moves() {
+    let Some(debian) = debian().filter(|_| rustix::process::geteuid().is_root()) else {
+        eprintln!("left out: it takes root, and `make demo` makes the disk that is booted");
+        return;
+    };
+    let bench = Bench::new();
+    bench.tool(&format!("cp --sparse=always {} debian.img", debian.display()));
+    does(&bench, "capture debian.img golden -q", &[]);
+    does(
+        &bench,
+        "shrink golden 1200M small --dry-run",
+        &["would do: shrink partition 2 (ext4)", "partition 3 moves"],
+    );
+    assert!(bench.see("images").contains("golden") && !bench.see("images").contains("small"));
+    does(&bench, "shrink golden 1200M small", &["captured small@1", "err: shrink partition 2 (ext4)"]);
+    does(&bench, "install small small.img --hostname small", &[]);
+    let told = bench.tool("sgdisk -v small.img");
+    assert!(told.contains("No problems found"), "{told}");
+    boot(&bench, "small");
+    for (words, reason) in [
+        ("shrink golden 1G golden", "is the image itself"),
+        ("shrink golden 2G other", "nothing needs to shrink"),
+        ("shrink golden 600M other", "a disk of"),
+    ] {
+        let mut command = bench.command(words);
+        command.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
+        let shown = bench.show(&command.output().unwrap());
+        assert!(shown.contains(reason) && !shown.ends_with("exit: 0\n"), "{words}: {shown}");
+    }
+}

@@ -1,0 +1,198 @@
+//! Disks that shrink, judged by the tools of partition tables and filesystems.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use base::{ErrorKind, Extent};
+use common::*;
+use disk::shrink::{plan, shrink};
+
+const OLD: u64 = 900 << 20;
+const NEW: u64 = 600 << 20;
+
+/// Boot code, as a loader may have put it before the table.
+const BOOT: [u8; 440] = [0xB0; 440];
+
+/// Partitions with what makes a filesystem, and a mount for it.
+type Parts<'a> = &'a [(&'a str, &'a str)];
+
+/// Makes a disk with `table`, and in its partitions, by number, filesystems with files.
+fn some_disk(bench: &Bench, table: &str, parts: Parts<'_>) -> PathBuf {
+    let disk = bench.sparse_file("disk", OLD);
+    if !table.is_empty() {
+        run_with_input("sfdisk -q", &disk, table);
+        File::options().write(true).open(&disk).unwrap().write_all_at(&BOOT, 0).unwrap();
+    }
+    let extents: Vec<Extent> = match table {
+        "" => vec![Extent::new(0, OLD / 512)],
+        _ => map_of(&disk).partitions.iter().map(|partition| partition.extent).collect(),
+    };
+    assert_eq!(extents.len(), parts.len());
+    for (index, (extent, (mkfs, mount))) in extents.iter().zip(parts).enumerate() {
+        let part = bench.sparse_file(&format!("part{index}"), extent.len_bytes());
+        // What makes FAT and NTFS takes the number of the first sector as an argument.
+        run(&mkfs.replace("START", &extent.start.to_string()), &[&part]);
+        if !mount.is_empty() {
+            let mounted = Mounted::by(mount, &part, bench.tree(&format!("mount{index}")));
+            populate(&mounted.folder, 5 + index as u64);
+            run("sync -f", &[&mounted.folder]);
+        }
+        run(
+            &format!(
+                "dd bs=1M conv=notrunc,sparse oflag=seek_bytes status=none seek={}",
+                extent.offset_bytes()
+            ),
+            &[&format!("if={}", part.display()), &format!("of={}", disk.display())],
+        );
+    }
+    disk
+}
+
+fn extents(disk: &Path) -> Vec<Extent> {
+    map_of(disk).partitions.iter().map(|partition| partition.extent).collect()
+}
+
+fn mounted(bench: &Bench, disk: &Path, extent: Extent, mount: &str, name: &str) -> (Loop, Mounted) {
+    let device =
+        Loop::over(disk, &format!("-o {} --sizelimit {}", extent.offset_bytes(), extent.len_bytes()));
+    let mounted = Mounted::by(mount, &device.0, bench.tree(name));
+    (device, mounted)
+}
+
+const GPT: &str = "label: gpt\nstart=2048, size=20480, type=U, name=\"EFI system\"\nstart=22528, size=1400000, \
+    type=L, attrs=\"LegacyBIOSBootable\"\nstart=1423360, size=409600, type=S\n";
+const LOGICAL: &str = "label: dos\nlabel-id: 0x12345678\nstart=2048, size=20480, type=c, bootable\nstart=22528, \
+    type=f\nstart=24576, size=1300000, type=83\nstart=1329152, size=204800, type=82\n";
+const WINDOWS: &str = "label: dos\nstart=2048, size=102400, type=7, bootable\nstart=104448, \
+    size=1500000, type=7\nstart=1605632, type=27\n";
+
+/// The partition table of `disk` as text; empty if it has none.
+fn described(table: &str, disk: &Path) -> String {
+    if table.is_empty() { String::new() } else { run("sfdisk -d", &[&disk]) }
+}
+
+/// Checks that the table is sound, and has changed in places and sizes alone.
+fn check_table(name: &str, table: &str, disk: &Path, old: &str) {
+    if table.is_empty() {
+        return;
+    }
+    assert_eq!(read_at(disk, Extent::new(0, 1))[..440], BOOT, "{name}: the boot code");
+    let told = run("sfdisk -V", &[&disk]);
+    assert!(told.contains("No errors detected"), "{name}: {told}");
+    let words = |table: &str| -> Vec<String> {
+        let is_place = |field: &str| ["start=", "size=", "last-lba"].iter().any(|word| field.contains(word));
+        let fields = table.lines().flat_map(|line| line.split([',', ' ']).map(str::trim));
+        let is_word = |field: &&str| !field.is_empty() && !is_place(field) && field.parse::<u64>().is_err();
+        fields.filter(is_word).map(str::to_owned).collect()
+    };
+    assert_eq!(words(&described(table, disk)), words(old), "{name}");
+    if table == GPT {
+        let told = run("sgdisk -v", &[&disk]);
+        assert!(told.contains("No problems found"), "{name}: {told}");
+    }
+}
+
+/// Checks that both copies of the boot sector of the NTFS at `extent` say where it starts.
+fn check_hidden_sectors(disk: &Path, extent: Extent) {
+    let bytes = read_at(disk, extent);
+    for boot in [&bytes[..512], &bytes[bytes.len() - 512..]] {
+        assert_eq!(boot[0x1C..0x20], u32::try_from(extent.start).unwrap().to_le_bytes());
+    }
+}
+
+#[test]
+fn a_partition_shrinks_and_those_behind_it_move() {
+    let tools = ["sfdisk", "mkfs.ext4", "mkfs.btrfs", "mkntfs", "mkfs.vfat", "ntfs-3g", "sgdisk", "mkswap"];
+    if !is_root() || !have(&tools) {
+        return;
+    }
+    let (vfat, swap) = ("mkfs.vfat -h START", "mkswap -q");
+    let (ext, btrfs, ntfs) = ("mkfs.ext4 -q -F", "mkfs.btrfs -q", "mkntfs -q -F -f -p START");
+    let cases: [(&str, &str, Parts<'_>, usize, &str); 6] = [
+        ("ext4", GPT, &[(vfat, ""), (ext, "mount"), (swap, "")], 1, "e2fsck -fn"),
+        ("btrfs", GPT, &[(vfat, ""), (btrfs, "mount"), (swap, "")], 1, "btrfs check"),
+        ("logical", LOGICAL, &[(vfat, ""), (ext, "mount"), (swap, "")], 1, "e2fsck -fn"),
+        (
+            "Windows",
+            WINDOWS,
+            &[(ntfs, "ntfs-3g"), (ntfs, "ntfs-3g"), (ntfs, "ntfs-3g")],
+            1,
+            "ntfsresize --info --force",
+        ),
+        ("no table", "", &[(ext, "mount")], 0, "e2fsck -fn"),
+        ("no table, btrfs", "", &[(btrfs, "mount")], 0, "btrfs check"),
+    ];
+    for (name, table, parts, shrinks, check) in cases {
+        let bench = Bench::new();
+        let disk = some_disk(&bench, table, parts);
+        let before = extents(&disk);
+        let mut copies = Vec::new();
+        for (index, (_, mount)) in parts.iter().enumerate().filter(|(_, (_, mount))| !mount.is_empty()) {
+            let (device, from) = mounted(&bench, &disk, before[index], mount, &format!("before{index}"));
+            let copy = bench.tree(&format!("copy{index}"));
+            run("cp -a", &[&from.folder, &copy]);
+            copies.push((index, copy));
+            drop((from, device));
+        }
+        let old_table = described(table, &disk);
+        let planned = plan(&disk, NEW, None).unwrap();
+        shrink(&disk, &planned).unwrap();
+        assert_eq!(disk.metadata().unwrap().len(), NEW, "{name}");
+        let after = extents(&disk);
+        let by = before[shrinks].count - after[shrinks].count;
+        assert!(
+            by * 512 >= OLD - NEW || before[before.len() - 1].end() * 512 < OLD - (1 << 20),
+            "{name}: {by}"
+        );
+        for (index, (old, new)) in before.iter().zip(&after).enumerate() {
+            let moves = if index > shrinks { by } else { 0 };
+            assert_eq!(new.start, old.start - moves, "{name}: partition {index}");
+            assert_eq!(
+                new.count,
+                old.count - if index == shrinks { by } else { 0 },
+                "{name}: partition {index}"
+            );
+        }
+        let part = bench.path("check");
+        fs::write(&part, read_at(&disk, after[shrinks])).unwrap();
+        run(check, &[&part]);
+        for (index, copy) in copies {
+            let name = format!("{name}: partition {index}");
+            let (device, now) =
+                mounted(&bench, &disk, after[index], parts[index].1, &format!("after{index}"));
+            assert_same_files(&copy, &now.folder, &["lost+found"], &name);
+            drop((now, device));
+        }
+        check_table(name, table, &disk, &old_table);
+        if table == WINDOWS {
+            check_hidden_sectors(&disk, after[2]);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_shrink_is_refused_with_the_reason() {
+    if !is_root() || !have(&["sfdisk", "mkfs.ext4", "mkfs.xfs", "mkswap", "mkfs.vfat"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let disk = some_disk(&bench, GPT, &[("mkfs.vfat", ""), ("mkfs.xfs -q", "mount"), ("mkswap -q", "")]);
+    let said = |bytes, wanted| {
+        let error = plan(&disk, bytes, wanted).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+        error.to_string()
+    };
+    assert!(said(NEW, None).contains("no partition can give"));
+    assert!(said(NEW, Some(1)).contains("not partition 1"));
+    assert!(said(OLD, None).contains("nothing needs to shrink"));
+    let bench = Bench::new();
+    let disk = some_disk(&bench, "", &[("mkfs.ext4 -q -F", "mount")]);
+    let error = plan(&disk, 4 << 20, None).unwrap_err();
+    assert!(error.to_string().contains("a disk of"), "{error}");
+    // The plan has changed nothing that matters.
+    run("e2fsck -fn", &[&disk]);
+}
