@@ -37,6 +37,8 @@ pub(crate) enum Leaves {
     NoTarget,
     /// The beginning of a disk in standard output.
     PartOfStream,
+    /// A file that is no disk until it is complete.
+    PartOfFile,
     /// Objects that no version needs.
     NoVersion,
     /// A version, or not: its publication was under way.
@@ -56,6 +58,10 @@ impl Leaves {
             }
             Self::NoTarget => ("interrupted: nothing was written, and not everything was verified", None),
             Self::PartOfStream => ("interrupted: standard output got a part of the disk only", None),
+            Self::PartOfFile => (
+                "interrupted: the file is no disk yet",
+                Some("the same command with --overwrite writes it again"),
+            ),
             Self::NoVersion => ("interrupted: no version was made", None),
             Self::PerhapsVersion => {
                 let hint = "`diskcast log IMAGE` tells whether it was";

@@ -84,6 +84,12 @@ pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
         let text = format!("--as is for files: `{}` takes the disk as it is", path.display());
         return Err(Failure::new(Exit::Usage, text));
     }
+    if writing.compress && writing.form != FileForm::Qcow2 {
+        return Err(Failure::new(Exit::Usage, "--compress is for --as qcow2"));
+    }
+    if writing.compress && writing.resume {
+        return Err(Failure::new(Exit::Usage, "a compressed file can't be gone on with: leave out --resume"));
+    }
     if writing.size.is_some() && !is_file {
         return Err(Failure::new(
             Exit::Usage,

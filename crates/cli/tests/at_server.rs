@@ -148,6 +148,7 @@ fn each_command_is_in_the_table_and_the_refused_ones_say_so() {
             "diff" => "diff a b",
             "tag" => "tag web@1 stable",
             "remove" => "remove web@1",
+            "shrink" => "shrink web 1G small",
             "profile" => "profile show web",
             "copy" => "copy web elsewhere",
             "key" => "key cut-over",

@@ -214,6 +214,16 @@ fn an_image_is_installed_in_the_form_that_is_asked_for() {
     assert!(bench.see("install web large.img --size 20M -q").ends_with("exit: 0\n"));
     assert_eq!(fs::metadata(bench.path("large.img")).unwrap().len(), 20 << 20);
     bench.tool("qemu-img compare -q -f raw -F qcow2 large.img large.qcow2");
+    for (words, name) in [("--compress", "small.qcow2"), ("--compress --size 20M", "wide.qcow2")] {
+        let installed = bench.see(&format!("install web {name} --as qcow2 {words}"));
+        assert!(installed.contains("compressed to ") && installed.ends_with("exit: 0\n"), "{installed}");
+        bench.tool(&format!("qemu-img check -q {name}"));
+    }
+    bench.tool("qemu-img compare -q -f raw -F qcow2 disk.img small.qcow2");
+    bench.tool("qemu-img compare -q -f raw -F qcow2 large.img wide.qcow2");
+    assert!(bench.see("capture small.qcow2 again -q").ends_with("exit: 0\n"));
+    assert!(bench.see("install web x.img --compress").ends_with("exit: 2\n"));
+    assert!(bench.see("install web small.qcow2 --as qcow2 --compress --resume").ends_with("exit: 2\n"));
     // What would grow is said before anything is written.
     let refused = bench.see("install web other.img --size 20M --grow");
     assert!(refused.contains("no partition and no filesystem that could grow"), "{refused}");

@@ -339,6 +339,7 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "install",
         "commit",
         "grow",
+        "shrink",
         "personalize",
         "serve",
         "fetch",

@@ -6,6 +6,7 @@
 //! (zstd), the `xz` and lz4 frame specifications, bzip2's manual, PKWARE's APPNOTE (zip).
 
 mod links;
+mod qcow2_stream;
 mod qcow2_target;
 mod unpack;
 mod virtual_disk;
@@ -13,6 +14,7 @@ mod virtual_disk;
 use std::path::Path;
 
 pub use links::linked_files;
+pub use qcow2_stream::{Qcow2Stream, Qcow2Written};
 pub use qcow2_target::{Qcow2Target, open_qcow2_target};
 pub use unpack::{Compression, unpack};
 pub use virtual_disk::{VirtualDisk, open_virtual_disk};

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 
 use base::{Chance, ErrorKind};
 use common::*;
-use disk::{ReadAt, VirtualDisk, WriteAt, open_qcow2_target, open_source, open_virtual_disk, unpack};
+use disk::{
+    Qcow2Stream, ReadAt, VirtualDisk, WriteAt, container_of, open_qcow2_target, open_source,
+    open_virtual_disk, unpack,
+};
 
 /// A disk with data, zeros, holes and an odd end.
 fn some_disk(bench: &Bench, bytes: u64) -> PathBuf {
@@ -368,4 +371,48 @@ fn a_qcow2_that_is_written_is_what_qemu_reads() {
     assert_eq!(open_qcow2_target(&path, other, true).unwrap_err().kind(), ErrorKind::Refused);
     fs::write(&path, "no QCOW2").unwrap();
     assert!(open_qcow2_target(&path, geometry, true).is_err());
+}
+
+#[test]
+fn a_compressed_qcow2_is_what_qemu_reads() {
+    if !have(&["qemu-img"]) {
+        return;
+    }
+    let bench = Bench::new();
+    // One table of the second level covers 512 MiB; and the last cluster may be a part of one.
+    for (bytes, threads) in [(24u64 << 20, 2), ((24 << 20) + 4096, 3), (1300 << 20, 2)] {
+        let disk = some_disk(&bench, 24 << 20);
+        let file = File::options().write(true).open(&disk).unwrap();
+        file.set_len(bytes).unwrap();
+        // Text of all lengths between repetitions, and beyond the window that QEMU reads with.
+        let text: Vec<u8> =
+            (0u64..).flat_map(|n| (n * n / 77).to_string().into_bytes()).take(9 << 20).collect();
+        file.write_all_at(&text, 10 << 20).unwrap();
+        if bytes > 1 << 30 {
+            file.write_all_at(&[7; 70_000], bytes - 80_000).unwrap();
+        }
+        let path = bench.path("out.qcow2");
+        let mut stream = Qcow2Stream::create(&path, bytes, threads).unwrap();
+        let mut plain = File::open(&disk).unwrap();
+        std::io::copy(&mut plain, &mut stream).unwrap();
+        // Before its end it is nothing that could be taken for a disk.
+        assert!(container_of(&open_source(&path).unwrap()).is_none());
+        let written = stream.finish().unwrap();
+        written.verify().unwrap();
+        run("qemu-img check -q", &[&path]);
+        run("qemu-img compare -q -f raw -F qcow2", &[&disk, &path]);
+        let theirs = bench.path("theirs.qcow2");
+        run("qemu-img convert -c -f raw -O qcow2", &[&disk, &theirs]);
+        let [ours, theirs] = [&path, &theirs].map(|path| path.metadata().unwrap().len());
+        assert!(ours < theirs / 100 * 103, "{ours} bytes, and by qemu-img {theirs}");
+        // A changed byte is found.
+        let file = File::options().write(true).read(true).open(&path).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, 66_000).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], 66_000).unwrap();
+        assert!(written.verify().is_err());
+    }
+    let mut short = Qcow2Stream::create(&bench.path("short.qcow2"), 1 << 20, 1).unwrap();
+    std::io::Write::write_all(&mut short, &[1; 1000]).unwrap();
+    assert!(short.finish().is_err());
 }

@@ -40,6 +40,9 @@ pub(crate) struct Writing {
     /// Format of a file that is written
     #[arg(long = "as", value_enum, value_name = "FORMAT", default_value_t = FileForm::Raw)]
     pub form: FileForm,
+    /// Compress the QCOW2 (deflate), which takes much longer: it is written from its first byte to its last
+    #[arg(long)]
+    pub compress: bool,
     /// Size of a file that is to be larger than the image
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,

@@ -128,7 +128,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let version = version::find(context, &*client, client.url(), &reference)?;
     let manifest = &version.manifest;
     if context.global.dry_run {
-        target::check_form(&args.target, &args.writing)?;
+        check_form(args)?;
         target::check(&args.target, manifest, args.writing.onto_source)?;
         grow::check(&args.target, manifest, &args.writing)?;
         personalize::check(&args.target, manifest, &args.writing)?;
@@ -180,9 +180,18 @@ fn peers(args: &Args) -> Option<PeerOptions> {
     (!args.no_peers).then_some(options)
 }
 
+/// Refuses what the target can't have, and what is not written as it arrives.
+fn check_form(args: &Args) -> Result<()> {
+    if args.writing.compress {
+        let text = "--compress takes a disk from a repository, not through a server";
+        return Err(Failure::new(Exit::Usage, text).hint("`qemu-img convert -c` compresses it afterwards"));
+    }
+    target::check_form(&args.target, &args.writing)
+}
+
 /// Opens the target if the image may be written to it.
 fn open_target(context: &Context, args: &Args, manifest: &Manifest, stop: &Stop) -> Result<Arc<dyn WriteAt>> {
-    target::check_form(&args.target, &args.writing)?;
+    check_form(args)?;
     target::check(&args.target, manifest, args.writing.onto_source)?;
     grow::check(&args.target, manifest, &args.writing)?;
     personalize::check(&args.target, manifest, &args.writing)?;

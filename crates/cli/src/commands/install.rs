@@ -1,13 +1,13 @@
 //! `diskcast install`: writes a version of an image to a disk or a file.
 
-use std::io::{IsTerminal as _, Write};
+use std::io::{IsTerminal as _, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
-use disk::WriteAt;
+use disk::{Qcow2Stream, WriteAt};
 use image::{Catalogue, InstallOptions, InstallReport, Installer, Manifest, ObjectSource, Progress, Stage};
 use net::fetch::{Counting, HostReporter};
 use serde_json::json;
@@ -64,18 +64,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     context.output.detail(&format!("version {}@{}", version.image, version.number));
     if args.target.as_os_str() == STDOUT {
         target::check_stream(&args.writing, &args.effort)?;
-        return match &library {
-            Library::Here(repository) => to_stdout(context, repository, version),
-            Library::There(..) => Err(Failure::new(
-                Exit::Usage,
-                "standard output takes a disk from a repository, not through a server",
-            )),
-        };
+        return to_stdout(context, repository_of(&library)?, version);
     }
     target::check_form(&args.target, &args.writing)?;
     target::check(&args.target, &version, args.writing.onto_source)?;
     grow::check(&args.target, &version, &args.writing)?;
     personalize::check(&args.target, &version, &args.writing)?;
+    let here = if args.writing.compress { Some(repository_of(&library)?) } else { None };
     let catalogue = Arc::new(Catalogue::load(&version, library.objects(), library.cipher())?);
     target::show_old(&args.target, &version, &catalogue, &args.writing, context.output)?;
     if context.global.dry_run {
@@ -86,6 +81,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         return context.output.result(&record, || target::plan(&args.target, &version));
     }
     target::confirm(&args.target, &version, &context.global, Some(&args.writing))?;
+    if let Some(repository) = here {
+        return to_compressed(context, args, repository, &version);
+    }
     let began = clock::now();
     let reporter = reporter(&library, &version, &args.target);
     let disk = match target::open(&args.target, &version, &args.writing) {
@@ -115,6 +113,54 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))?;
     grow::after_install(&args.target, &version, &args.writing, context.output)?;
     personalize::after_install(&args.target, &args.writing, context.output)
+}
+
+/// The repository, for what is written from the disk's first byte to its last.
+fn repository_of(library: &Library) -> Result<&Repository> {
+    match library {
+        Library::Here(repository) => Ok(repository),
+        Library::There(..) => {
+            let text = "standard output and --compress take a disk from a repository, not through a server";
+            Err(Failure::new(Exit::Usage, text))
+        }
+    }
+}
+
+/// Writes the whole disk into a compressed QCOW2.
+fn to_compressed(context: &Context, args: &Args, repository: &Repository, version: &Manifest) -> Result<()> {
+    let (name, bytes) =
+        (format!("{}@{}", version.image, version.number), version.size_sectors * SECTOR_BYTES);
+    let size = args.writing.size.unwrap_or(0).max(bytes).next_multiple_of(SECTOR_BYTES);
+    let cores = std::thread::available_parallelism().map_or(1, Into::into);
+    let threads = args.effort.threads.map_or(cores, Into::into);
+    let began = clock::now();
+    let meter = Meter::new(context.output, context.global.quiet);
+    meter.begin(Stage::Install, size);
+    interrupt::leaves(Leaves::PartOfFile);
+    let mut stream = Qcow2Stream::create(&args.target, size, threads)?;
+    let snapshot = repository.snapshot(&name.parse()?)?;
+    let mut metered = Metered { to: &mut stream, meter: &meter };
+    let copied = snapshot.copy_to(0, bytes, &mut metered).and_then(|()| {
+        let padded = std::io::copy(&mut std::io::repeat(0).take(size - bytes), &mut metered);
+        padded.map(drop).map_err(|error| base::Error::from_io("lengthen the disk", error))
+    });
+    let written = copied.and_then(|()| stream.finish());
+    meter.finish();
+    let written = written?;
+    if !args.writing.no_verify {
+        written.verify()?;
+    }
+    interrupt::leaves(Leaves::Nothing);
+    let (took, file_bytes) = (clock::now().duration_since(began), args.target.metadata()?.len());
+    let record = json!({
+        "type": "installed", "image": version.image, "number": version.number, "target": args.target,
+        "seconds": took.as_secs_f64(), "file_bytes": file_bytes, "verified": !args.writing.no_verify,
+    });
+    let (file, rate) = (show_bytes(file_bytes), show_rate(size, took));
+    context.output.result(&record, || {
+        let target = args.target.display();
+        format!("installed {name} on {target}: compressed to {file}, {}, {rate}\n", show_duration(took))
+    })
 }
 
 /// Writes the whole disk to standard output, from its first byte to its last. Free space reads as zeros.
