@@ -139,6 +139,12 @@ pub(crate) fn hold() {
     COOPERATIVE.store(true, Ordering::SeqCst);
 }
 
+/// The first signal ends the program again. Fails if there was one meanwhile.
+pub(crate) fn release() -> Result<()> {
+    COOPERATIVE.store(false, Ordering::SeqCst);
+    if STOP.load(Ordering::SeqCst) { Err(failure()) } else { Ok(()) }
+}
+
 /// Waits for the first signal; a second one ends the program.
 pub(crate) fn wait() {
     hold();

@@ -50,7 +50,7 @@ pub struct Plan {
     pub kind: &'static str,
     /// Its size in bytes before, and afterwards.
     pub bytes: (u64, u64),
-    /// The least that its filesystem needs, in bytes, as its own tool estimates.
+    /// The least that its filesystem needs, in bytes: of ext what is in use, of others what their own tools estimate.
     pub least_bytes: u64,
     /// The numbers of the partitions that move down, by place.
     pub moved: Vec<u32>,
@@ -64,8 +64,8 @@ fn refused<T>(text: String) -> Result<T> {
 }
 
 /// Plans how the disk in the file at `path` is to fit `disk_bytes`: partition `wanted` shrinks, or else the largest
-/// that can. Checks and repairs its filesystem, as its tool demands before it tells what it needs. `Refused`, with the
-/// reason, if it can't fit; `Io` if a tool fails, with its words.
+/// that can. Checks and repairs its filesystem. `Refused`, with the reason, if it can't fit; `Io` if a tool fails, with
+/// its words.
 pub fn plan(path: &Path, disk_bytes: u64, wanted: Option<u32>) -> Result<Plan> {
     let map = look(path)?;
     let unit = u64::from(map.geometry.logical_sector_bytes);
@@ -225,9 +225,10 @@ fn least(way: Way, device: &Path) -> Result<u64> {
         Way::Ext => {
             // 1: it corrected something, such as a journal that was not replayed.
             run_with(&[0, 1], "e2fsck", &["-f", "-p"], &[device], None)?;
-            let blocks = number_after(&run("resize2fs", &["-P"], &[device], None)?, "filesystem:")?;
-            let block = number_after(&run("dumpe2fs", &["-h"], &[device], None)?, "Block size:")?;
-            Ok(blocks * block)
+            // What is in use. resize2fs -P adds to that what extents could need at worst, often as much again.
+            let told = run("dumpe2fs", &["-h"], &[device], None)?;
+            let count = |words| number_after(&told, words);
+            Ok((count("Block count:")?.saturating_sub(count("Free blocks:")?)) * count("Block size:")?)
         }
         Way::Btrfs => {
             let mounted = Mounted::at(device, "btrfs", "nosuid,nodev,noexec")?;
@@ -248,7 +249,13 @@ fn lessen(way: Way, device: &Path, bytes: u64) -> Result<()> {
         Way::Ext => {
             run_with(&[0, 1], "e2fsck", &["-f", "-p"], &[device], None)?;
             let device = device.to_string_lossy();
-            run("resize2fs", &[&device, &format!("{}K", bytes / 1024)], &[], None)?;
+            // By force: it may go below its own estimate. If that fails, the copy is thrown away.
+            let shrunk = run("resize2fs", &["-f", &device, &format!("{}K", bytes / 1024)], &[], None);
+            shrunk.map_err(|error| {
+                let text =
+                    format!("{} are too few for what is in the filesystem: {error}", show_bytes(bytes));
+                Error::new(ErrorKind::Refused, text)
+            })?;
         }
         Way::Btrfs => {
             let mounted = Mounted::at(device, "btrfs", "nosuid,nodev,noexec")?;

@@ -68,6 +68,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     }
     context.output.note(&text);
     shrink::shrink(&copy.path, &plan)?;
+    interrupt::release()?;
     let base = format!("{}@{}", from.image, from.number);
     capture::file(context, &copy.path, &args.new, &from, base, &args.effort)
 }
@@ -90,6 +91,9 @@ impl Copy {
         let folder =
             tempfile::Builder::new().prefix("diskcast-shrink-").tempdir_in(&scratch).map_err(failed)?;
         let path = folder.path().join("disk.img");
+        let removed = folder.path().to_owned();
+        // What is left of it does no harm, but takes room.
+        interrupt::at_last(move || drop(std::fs::remove_dir_all(&removed)));
         let options = TargetOptions {
             create_size: Some(version.size_sectors * base::limits::SECTOR_BYTES),
             file_sector_bytes: Some(version.logical_sector_bytes),
