@@ -265,8 +265,8 @@ pub(crate) fn options(path: &Path, writing: &Writing, effort: &Effort) -> Instal
         verify: !writing.no_verify && !is_null(path),
         reuse: match writing.reuse {
             _ if is_null(path) => Reuse::Never,
-            _ if writing.resume => Reuse::Always,
             When::Always => Reuse::Always,
+            _ if writing.resume => Reuse::InPlace,
             When::Auto => Reuse::IfItPays,
             When::Never => Reuse::Never,
         },

@@ -116,8 +116,18 @@ fn an_ext4_root_boots_from_a_smaller_disk_and_the_swap_space_behind_it_moves() {
     let told = bench.tool("sgdisk -v small.img");
     assert!(told.contains("No problems found"), "{told}");
     boot(&bench, "small");
+    // What was left out stays as it is on the target, and can't move.
+    does(&bench, "capture debian.img without --skip 1 -q", &[]);
+    does(&bench, "shrink without 1200M without-small -q", &[]);
+    bench.tool("dd if=/dev/urandom of=other.img bs=1M count=1200 status=none");
+    bench.tool("dd if=other.img of=esp.before bs=1M skip=1 count=128 status=none");
+    does(&bench, "install without-small other.img --overwrite -q", &[]);
+    bench.tool("dd if=other.img of=esp.after bs=1M skip=1 count=128 status=none");
+    bench.tool("cmp esp.before esp.after");
+    does(&bench, "capture debian.img no-swap --skip 3 -q", &[]);
     for (words, reason) in [
         ("shrink golden 1G golden", "is the image itself"),
+        ("shrink no-swap 1200M other", "partition 3 was left out"),
         ("shrink golden 2G other", "nothing needs to shrink"),
         ("shrink golden 600M other", "a disk of"),
     ] {

@@ -8,11 +8,11 @@ use std::path::Path;
 
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
-use base::{Error, ErrorKind, Extent, Result};
+use base::{Error, ErrorKind, Extent, ExtentSet, Result, is_zero};
 
 use crate::grow::refuse_mounted_twin;
 use crate::tools::{self, Attached, Mounted, run, run_with};
-use crate::{DiskMap, Partition, SurveyOptions, TableKind, open_source, survey};
+use crate::{DiskMap, Partition, ReadAt as _, SurveyOptions, TableKind, open_source, survey};
 
 /// What a filesystem can be shrunk by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,8 @@ const ALIGNED: u64 = 2048;
 const BOOT_BYTES: usize = 446;
 /// Types of extended partitions, as sfdisk prints them.
 const EXTENDED: [&str; 3] = ["5", "f", "85"];
+/// The type of GRUB's partition on a GPT disk without UEFI.
+const BIOS_BOOT: &str = "21686148-6449-6e6f-744e-656564454649";
 /// What is copied at once when a partition moves, in bytes.
 const COPIED: usize = 1 << 20;
 
@@ -68,6 +70,7 @@ fn refused<T>(text: String) -> Result<T> {
 /// its words.
 pub fn plan(path: &Path, disk_bytes: u64, wanted: Option<u32>) -> Result<Plan> {
     let map = look(path)?;
+    refuse_special(path, &map)?;
     let unit = u64::from(map.geometry.logical_sector_bytes);
     let disk_bytes = disk_bytes / unit * unit;
     if disk_bytes >= map.geometry.size_bytes {
@@ -77,6 +80,7 @@ pub fn plan(path: &Path, disk_bytes: u64, wanted: Option<u32>) -> Result<Plan> {
         ));
     }
     let mut plan = choose(&map, disk_bytes, wanted)?;
+    refuse_losses(path, &map, &plan)?;
     let Some((way, number)) = plan.way.zip(plan.number) else { return Ok(plan) };
     let known = WAYS.iter().find(|(_, known, _)| *known == way).map_or(&[][..], |(.., tools)| tools);
     tools::check(&format!("to shrink {}", plan.kind), &[&["losetup", "sfdisk"], known].concat())?;
@@ -120,7 +124,8 @@ pub fn shrink(path: &Path, plan: &Plan) -> Result<()> {
     if before.table == TableKind::None {
         file.set_len(plan.disk_bytes).map_err(io)?;
     } else {
-        let mut boot = [0; BOOT_BYTES];
+        // With the boot flag of the first entry, which a new GPT clears.
+        let mut boot = [0; BOOT_BYTES + 1];
         file.read_exact_at(&mut boot, 0).map_err(io)?;
         let whole = Attached::whole(path, before.geometry)?;
         let dump = run("sfdisk", &["--dump"], &[whole.path()], None)?;
@@ -134,7 +139,8 @@ pub fn shrink(path: &Path, plan: &Plan) -> Result<()> {
         run("sfdisk", &arguments, &[whole.path()], Some(&table))?;
         whole.end()?;
         // A new table clears the boot code.
-        file.write_all_at(&boot, 0).map_err(io)?;
+        let kept = if before.table == TableKind::Gpt { &boot[..] } else { &boot[..BOOT_BYTES] };
+        file.write_all_at(kept, 0).map_err(io)?;
     }
     file.sync_all().map_err(io)?;
     drop(file);
@@ -209,6 +215,80 @@ fn choose(map: &DiskMap, disk_bytes: u64, wanted: Option<u32>) -> Result<Plan> {
         way: Some(way),
         ..nothing
     })
+}
+
+/// Refuses disks whose table would not come back as it is: a GPT with its entries in another place than usual, or
+/// beside an MBR with partitions of its own.
+fn refuse_special(path: &Path, map: &DiskMap) -> Result<()> {
+    if map.table != TableKind::Gpt {
+        return Ok(());
+    }
+    let disk = open_source(path)?;
+    let (mut mbr, mut header) = ([0; 512], [0; 512]);
+    disk.read_exact_at(&mut mbr, 0)?;
+    disk.read_exact_at(&mut header, u64::from(map.geometry.logical_sector_bytes))?;
+    let kinds: Vec<u8> = (0..4).map(|slot| mbr[BOOT_BYTES + 16 * slot + 4]).collect();
+    if kinds != [0xEE, 0, 0, 0] {
+        return refused("the disk has an MBR with partitions of its own beside its GPT".to_owned());
+    }
+    // UEFI specification 2.10, table 5.5: PartitionEntryLBA.
+    if header[72..80] != 2u64.to_le_bytes() {
+        return refused("the entries of the disk's GPT do not follow its header".to_owned());
+    }
+    Ok(())
+}
+
+/// Refuses if something would be lost or would not start any more: data outside of partitions behind the one that
+/// shrinks, partitions that overlap, a filesystem that is not understood, GRUB's own partition.
+fn refuse_losses(path: &Path, map: &DiskMap, plan: &Plan) -> Result<()> {
+    let mut partitions: Vec<_> = map.partitions.iter().collect();
+    partitions.sort_by_key(|partition| partition.extent.start);
+    if partitions.windows(2).any(|pair| pair[0].extent.end() > pair[1].extent.start) {
+        return refused("its partitions overlap".to_owned());
+    }
+    if let Some(grub) =
+        partitions.iter().find(|it| it.type_id == BIOS_BOOT && plan.moved.contains(&it.number))
+    {
+        let text = format!("partition {} belongs to GRUB, which knows its place: it can't move", grub.number);
+        return refused(text);
+    }
+    let chosen = partitions.iter().find(|partition| Some(partition.number) == plan.number);
+    if let Some(chosen) = chosen.filter(|chosen| map.allocated.contains(chosen.extent)) {
+        let text = "is captured whole: it is full, was not unmounted, sleeps, or its table is not trusted";
+        return refused(format!("{} {text}", place(chosen.number)));
+    }
+    let from = chosen.or(partitions.last()).map_or(0, |partition| partition.extent.end());
+    let unit = u64::from(map.geometry.logical_sector_bytes) / SECTOR_BYTES;
+    let backup = if map.table == TableKind::Gpt { (1 + 128 * 128 / 512) * unit } else { 0 };
+    let mut gaps = ExtentSet::of(Extent::between(from, map.geometry.size_bytes / SECTOR_BYTES - backup));
+    partitions.iter().for_each(|partition| gaps.remove(partition.extent));
+    // Each logical partition has a sector of the table before it.
+    let tables = partitions.iter().filter(|it| map.table == TableKind::Mbr && it.number >= 5).count() as u64;
+    if sectors_with_data(path, &gaps)? > tables * unit {
+        return refused("something that is in no partition lies behind what would shrink".to_owned());
+    }
+    Ok(())
+}
+
+/// How many sectors of `extents` are not zeros.
+fn sectors_with_data(path: &Path, extents: &ExtentSet) -> Result<u64> {
+    let disk = open_source(path)?;
+    let (mut count, mut buffer) = (0, vec![0; COPIED]);
+    for extent in extents.runs() {
+        let (mut at, end) = (extent.offset_bytes(), extent.end() * SECTOR_BYTES);
+        loop {
+            at = at.max(disk.next_data(at) / SECTOR_BYTES * SECTOR_BYTES);
+            if at >= end {
+                break;
+            }
+            let len = (end - at).min(COPIED as u64);
+            let part = &mut buffer[..usize::try_from(len).expect("at most a buffer")];
+            disk.read_exact_at(part, at)?;
+            count += part.chunks(512).filter(|sector| !is_zero(sector)).count() as u64;
+            at += len;
+        }
+    }
+    Ok(count)
 }
 
 /// The number after `words` in what a tool printed.
@@ -370,8 +450,12 @@ fn check(path: &Path, before: &DiskMap, plan: &Plan) -> Result<()> {
             }
             () => old.extent,
         };
-        if new != expected {
-            return other(format!("{} is at another place than planned", place(old.number)));
+        let found = after.partitions.iter().find(|partition| partition.number == old.number);
+        let words = |partition: &Partition| {
+            (partition.type_id.clone(), partition.name.clone(), partition.uuid.clone())
+        };
+        if new != expected || found.map(words) != Some(words(old)) {
+            return other(format!("{} is another than planned", place(old.number)));
         }
     }
     let Some((way, number)) = plan.way.zip(plan.number) else { return Ok(()) };

@@ -196,3 +196,36 @@ fn what_cannot_shrink_is_refused_with_the_reason() {
     // The plan has changed nothing that matters.
     run("e2fsck -fn", &[&disk]);
 }
+
+#[test]
+fn what_would_be_lost_or_not_start_any_more_is_refused() {
+    if !is_root() || !have(&["sfdisk", "sgdisk", "mkfs.ext4", "mkswap", "mkfs.vfat"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let parts: Parts<'_> = &[("mkfs.vfat", ""), ("mkfs.ext4 -q -F", ""), ("mkswap -q", "")];
+    let made = some_disk(&bench, GPT, parts);
+    let swap_end = extents(&made)[2].end() * 512;
+    let features = extents(&made)[1].offset_bytes() + 1024 + 0x60;
+    let cases: [(&str, &str, Option<u64>); 5] = [
+        ("", "in no partition", Some(swap_end + 5000)),
+        ("sgdisk -j 1024", "do not follow its header", None),
+        ("sgdisk -h 2", "an MBR with partitions of its own", None),
+        ("sgdisk -t 3:ef02", "belongs to GRUB", None),
+        ("", "", Some(features)),
+    ];
+    for (tool, reason, spoilt) in cases {
+        let disk = bench.path("spoilt");
+        run("cp --sparse=always", &[&made, &disk]);
+        if !tool.is_empty() {
+            run(tool, &[&disk]);
+        }
+        if let Some(at) = spoilt {
+            File::options().write(true).open(&disk).unwrap().write_all_at(&[0xFF; 4], at).unwrap();
+        }
+        let error = plan(&disk, NEW, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused, "{tool}: {error}");
+        assert!(error.to_string().contains(reason), "{tool}: {error}");
+    }
+    shrink(&made, &plan(&made, NEW, None).unwrap()).unwrap();
+}

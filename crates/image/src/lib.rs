@@ -35,7 +35,7 @@ pub use cipher::{Cipher, EncryptionKey};
 pub use envelope::SignedManifest;
 pub use extents::{ChunkExtents, ChunkSize, Run};
 pub use install::{
-    FreeSpace, InstallOptions, InstallReport, Installer, Offer, OldSignature, Reuse, old_signatures,
+    FreeSpace, InstallOptions, InstallReport, Installer, Offer, OldSignature, Reuse, left_out, old_signatures,
 };
 pub use layout::Layout;
 pub use leaf::Leaf;

@@ -9,7 +9,7 @@ pub(crate) struct Writing {
     /// What to do with space that the image's filesystems do not use
     #[arg(long, value_enum, default_value_t = Free::Skip)]
     pub free: Free,
-    /// Go on with an install that was interrupted, as --reuse always, also into a file that is not empty
+    /// Go on with an install that was interrupted: compare everything first; also in a file that is not empty
     #[arg(long)]
     pub resume: bool,
     /// Whether to look for what the target holds already, and to write only the rest

@@ -110,22 +110,25 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     done.and(released)
 }
 
-/// Captures the disk in the temporary file at `path` as a version of `name`, with what it shares with `base`, the
-/// version `from`.
-pub(crate) fn file(
-    context: &Context,
-    path: &Path,
-    name: &str,
-    from: &Manifest,
-    base: String,
-    effort: &Effort,
-) -> Result<()> {
+/// A disk in a temporary file that was made of a version.
+pub(crate) struct Made<'a> {
+    pub path: &'a Path,
+    pub from: &'a Manifest,
+    /// The name of that version, with which it shares data.
+    pub base: String,
+    /// The numbers of the partitions that are left out.
+    pub skip: Vec<u32>,
+}
+
+/// Captures `made` as a version of `name`.
+pub(crate) fn file(context: &Context, made: Made<'_>, name: &str, effort: &Effort) -> Result<()> {
+    let Made { path, from, base, skip } = made;
     let taking = Taking { freeze: false, live: false, format: Some(SourceForm::Raw), backing: false };
     let args = Args {
         source: path.to_owned(),
         name: name.to_owned(),
         partition: None,
-        skip: Vec::new(),
+        skip,
         raw: false,
         taking,
         base: Some(base),

@@ -1,6 +1,6 @@
 //! `diskcast install`: writes a version of an image to a disk or a file.
 
-use std::io::{IsTerminal as _, Read as _, Write};
+use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,20 +130,20 @@ fn repository_of(library: &Library) -> Result<&Repository> {
 fn to_compressed(context: &Context, args: &Args, repository: &Repository, version: &Manifest) -> Result<()> {
     let (name, bytes) =
         (format!("{}@{}", version.image, version.number), version.size_sectors * SECTOR_BYTES);
-    let size = args.writing.size.unwrap_or(0).max(bytes).next_multiple_of(SECTOR_BYTES);
+    if args.writing.size.is_some_and(|size| size != bytes) || args.effort.disk_rate.is_some() {
+        let text = "a compressed QCOW2 gets the disk as it is: --size and --disk-rate are for others";
+        return Err(Failure::new(Exit::Usage, text));
+    }
     let cores = std::thread::available_parallelism().map_or(1, Into::into);
     let threads = args.effort.threads.map_or(cores, Into::into);
     let began = clock::now();
     let meter = Meter::new(context.output, context.global.quiet);
-    meter.begin(Stage::Install, size);
-    interrupt::leaves(Leaves::PartOfFile);
-    let mut stream = Qcow2Stream::create(&args.target, size, threads)?;
+    // Before the file loses what it held.
     let snapshot = repository.snapshot(&name.parse()?)?;
-    let mut metered = Metered { to: &mut stream, meter: &meter };
-    let copied = snapshot.copy_to(0, bytes, &mut metered).and_then(|()| {
-        let padded = std::io::copy(&mut std::io::repeat(0).take(size - bytes), &mut metered);
-        padded.map(drop).map_err(|error| base::Error::from_io("lengthen the disk", error))
-    });
+    meter.begin(Stage::Install, bytes);
+    interrupt::leaves(Leaves::PartOfFile);
+    let mut stream = Qcow2Stream::create(&args.target, bytes, threads)?;
+    let copied = snapshot.copy_to(0, bytes, &mut Metered { to: &mut stream, meter: &meter });
     let written = copied.and_then(|()| stream.finish());
     meter.finish();
     let written = written?;
@@ -155,8 +155,9 @@ fn to_compressed(context: &Context, args: &Args, repository: &Repository, versio
     let record = json!({
         "type": "installed", "image": version.image, "number": version.number, "target": args.target,
         "seconds": took.as_secs_f64(), "file_bytes": file_bytes, "verified": !args.writing.no_verify,
+        "past_cache": false,
     });
-    let (file, rate) = (show_bytes(file_bytes), show_rate(size, took));
+    let (file, rate) = (show_bytes(file_bytes), show_rate(bytes, took));
     context.output.result(&record, || {
         let target = args.target.display();
         format!("installed {name} on {target}: compressed to {file}, {}, {rate}\n", show_duration(took))

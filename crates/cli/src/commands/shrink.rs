@@ -57,10 +57,32 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         );
         return Err(Failure::new(Exit::Refused, text).hint("name another image; they share all data"));
     }
-    let copy = Copy::of(context, &from, &repository, &args.effort)?;
+    let why = match () {
+        () if from.origin.start_sector > 0 => Some("is the image of one partition"),
+        () if !from.disk.live.is_empty() => Some("was captured while it was in use"),
+        () => None,
+    };
+    if let Some(why) = why {
+        return Err(Failure::new(Exit::Refused, format!("{}@{} {why}", from.image, from.number)));
+    }
+    let catalogue = Arc::new(Catalogue::load(&from, &repository, repository.cipher())?);
+    let skip = image::left_out(&catalogue)?;
+    let copy = Copy::of(context, &from, (&repository, catalogue), &args.effort)?;
+    let found = disk::open_source(&copy.path)?;
+    if disk::ReadAt::geometry(&found).logical_sector_bytes != from.logical_sector_bytes {
+        let text =
+            format!("a disk with sectors of {} bytes and no GPT can't shrink", from.logical_sector_bytes);
+        return Err(Failure::new(Exit::Refused, text));
+    }
+    drop(found);
     // A filesystem that is mounted or half changed must not be left.
     interrupt::hold();
     let plan = shrink::plan(&copy.path, args.size, args.partition)?;
+    if let Some(number) = plan.moved.iter().find(|number| skip.contains(number)) {
+        let text =
+            format!("partition {number} was left out of the image: what disks have there would have to move");
+        return Err(Failure::new(Exit::Refused, text));
+    }
     let text = describe(&plan);
     if global.dry_run {
         let record = record(&from, &new, &plan);
@@ -70,7 +92,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     shrink::shrink(&copy.path, &plan)?;
     interrupt::release()?;
     let base = format!("{}@{}", from.image, from.number);
-    capture::file(context, &copy.path, &args.new, &from, base, &args.effort)
+    let of = capture::Made { path: &copy.path, from: &from, base, skip };
+    capture::file(context, of, &args.new, &args.effort)
 }
 
 /// A version in a temporary file, which is removed when this is dropped.
@@ -83,7 +106,7 @@ impl Copy {
     fn of(
         context: &Context,
         version: &Manifest,
-        repository: &store::Repository,
+        (repository, catalogue): (&store::Repository, Arc<Catalogue>),
         effort: &Effort,
     ) -> Result<Self> {
         let scratch = scratch_folder();
@@ -100,7 +123,6 @@ impl Copy {
             ..TargetOptions::default()
         };
         let target = Arc::new(disk::open_target(&path, &options)?);
-        let catalogue = Arc::new(Catalogue::load(version, repository, repository.cipher())?);
         let options = InstallOptions {
             // Both digests of each chunk are checked before it is written, and the file is read back by the capture.
             verify: false,

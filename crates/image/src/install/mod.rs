@@ -31,7 +31,7 @@ use crate::objects::ObjectSource;
 use crate::progress::{Progress, Stage};
 use crate::workers::thread_count;
 use old::Old;
-pub use old::{OldSignature, old_signatures};
+pub use old::{OldSignature, left_out, old_signatures};
 pub use options::{FreeSpace, InstallOptions, Reuse};
 use plan::Plan;
 use shared::{Shared, State};
@@ -112,9 +112,9 @@ impl Installer {
         let looks = match options.reuse {
             Reuse::Never => false,
             Reuse::IfItPays => reuse::pays(&shared)?,
-            Reuse::Always => true,
+            Reuse::InPlace | Reuse::Always => true,
         };
-        if looks {
+        if looks && options.decode {
             reuse::reuse(&shared, threads, &options)?;
         }
         let counters = &shared.counters;

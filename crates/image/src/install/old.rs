@@ -41,6 +41,14 @@ pub fn old_signatures(
     Ok(found.iter().map(|one| old.describe(one)).collect())
 }
 
+/// The numbers of the partitions of which the image of `catalogue` holds nothing: they were left out of the capture,
+/// and an install leaves alone what the target has there. Errors are those of a damaged tree.
+pub fn left_out(catalogue: &Catalogue) -> Result<Vec<u32>> {
+    let old = Old::on(catalogue, catalogue.layout().size_bytes())?;
+    let records = catalogue.disk().partitions.iter().filter(|partition| partition.number > 0);
+    Ok(records.map(|record| record.number).filter(|number| !old.numbers.contains(&Some(*number))).collect())
+}
+
 /// The places where old signatures may lie.
 pub(super) struct Old {
     size_bytes: u64,

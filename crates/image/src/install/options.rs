@@ -23,6 +23,8 @@ pub enum Reuse {
     Never,
     /// Compare everything if one half of a sample is right.
     IfItPays,
+    /// Compare everything.
+    InPlace,
     /// Compare everything, and look for what is missing in free space, too.
     Always,
 }

@@ -57,7 +57,7 @@ pub(super) fn reuse(shared: &Shared, threads: usize, options: &InstallOptions) -
     }
     let needed = needed(shared);
     if options.reuse == Reuse::Always && !needed.is_empty() {
-        search_free_space(shared, threads, &mut found)?;
+        search_free_space(shared, threads, &needed, &mut found)?;
     }
     for (digest, place) in found.contents {
         if let Some(id) = needed.get(&digest) {
@@ -117,7 +117,12 @@ fn needed(shared: &Shared) -> HashMap<Digest, u64> {
 }
 
 /// Adds what lies in the free space of the image and behind its end, chunk by chunk.
-fn search_free_space(shared: &Shared, threads: usize, found: &mut Found) -> Result<()> {
+fn search_free_space(
+    shared: &Shared,
+    threads: usize,
+    needed: &HashMap<Digest, u64>,
+    found: &mut Found,
+) -> Result<()> {
     let mut planned: Vec<u64> = shared.plan.chunks.iter().flat_map(|chunk| chunk.places()).collect();
     planned.sort_unstable();
     let layout = &shared.plan.layout;
@@ -125,6 +130,7 @@ fn search_free_space(shared: &Shared, threads: usize, found: &mut Found) -> Resu
     let size = u64::from(layout.chunk.bytes());
     let contents = Mutex::new(Vec::new());
     let places = shared.target.geometry().size_bytes / size;
+    shared.progress.begin(Stage::Resume, places * size);
     for_each(shared, threads, 0..places, |writer, place| {
         let offset = place * size;
         let is_free = planned.binary_search(&place).is_err();
@@ -133,8 +139,10 @@ fn search_free_space(shared: &Shared, threads: usize, found: &mut Found) -> Resu
                 Ok(()) => !is_zero(buf),
                 Err(_) => false,
             };
-            contents.lock().extend(writer.digest_of(&whole, read).map(|digest| (digest, place)));
+            let digest = writer.digest_of(&whole, read).filter(|digest| needed.contains_key(digest));
+            contents.lock().extend(digest.map(|digest| (digest, place)));
         }
+        shared.progress.advance(Stage::Resume, size);
         Ok(())
     })?;
     found.contents.append(&mut contents.into_inner());
