@@ -109,7 +109,7 @@ pub(crate) fn check(path: &Path, version: &Manifest, onto_source: bool) -> Resul
         return open_export(address, version).map(drop);
     }
     disk::preflight(path, geometry(version), None).map_err(|error| {
-        let is_small = error.to_string().contains("is too small");
+        let is_small = error.to_string().contains(disk::preflight::TOO_SMALL);
         let failure = Failure::from(error);
         match failure.exit {
             Exit::Refused if is_small => {

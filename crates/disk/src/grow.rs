@@ -9,7 +9,7 @@ use base::{Error, ErrorKind, Extent, Result};
 use crate::tools::{self, Attached, Mounted, run};
 use crate::{
     DiskMap, Partition, ReadAt, SurveyOptions, TableKind, TargetOptions, backup_gpt, open_source,
-    open_target, preflight, survey,
+    open_target, preflight, sfdisk, survey,
 };
 
 /// What a filesystem can be grown by.
@@ -116,7 +116,8 @@ pub fn choose(slots: &[Slot], wanted: Option<u32>) -> Result<Choice> {
     Ok(Choice { number, kind, way: *way, tools })
 }
 
-fn place(number: u32) -> String {
+/// What a partition is called: the disk itself has number 0.
+pub(crate) fn place(number: u32) -> String {
     if number == 0 { "the disk".to_owned() } else { format!("partition {number}") }
 }
 
@@ -188,37 +189,17 @@ fn move_backup(path: &Path, sector_bytes: u32) -> Result<()> {
 /// Extends the partition's entry in the table of the whole disk at `device`; for a logical one, the extended partition
 /// before.
 fn extend(device: &Path, map: &DiskMap, number: u32) -> Result<()> {
-    let to_end = |number: &str| {
-        let number = format!("-N{number}");
-        let arguments = [
-            "--quiet",
-            "--no-reread",
-            "--no-tell-kernel",
-            "--wipe=never",
-            "--wipe-partitions=never",
-            &number,
-        ];
-        match run("sfdisk", &arguments, &[device], Some(", +\n")) {
-            // It says so if the partition reaches the end already.
-            Err(error) if error.to_string().contains("No free sectors available") => Ok(()),
-            other => other.map(drop),
-        }
+    let to_end = |number: u32| match sfdisk::apply(device, &[&format!("-N{number}")], ", +\n") {
+        // It says so if the partition reaches the end already.
+        Err(error) if error.to_string().contains("No free sectors available") => Ok(()),
+        other => other,
     };
     if map.table == TableKind::Mbr && number >= 5 {
-        let dump = run("sfdisk", &["--dump"], &[device], None)?;
-        let is_extended = |line: &&str| {
-            ["type=5", "type=f", "type=85"]
-                .iter()
-                .any(|kind| line.split(',').any(|field| field.trim() == *kind))
-        };
-        // A line begins with the device and the number: `/dev/loop0p4 : start=`.
-        let slot = dump.lines().find(is_extended).and_then(|line| line.split_whitespace().next());
-        let slot = slot.and_then(|device| device.rsplit('p').next()?.parse::<u32>().ok());
-        let slot =
-            slot.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the disk has no extended partition"))?;
-        to_end(&slot.to_string())?;
+        let dump = sfdisk::dump(device)?;
+        let slot = dump.lines().find(|line| sfdisk::is_extended(line)).and_then(sfdisk::number_of);
+        to_end(slot.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the disk has no extended partition"))?)?;
     }
-    to_end(&number.to_string())
+    to_end(number)
 }
 
 /// Makes the filesystem fill `device`.
@@ -269,8 +250,10 @@ pub(crate) fn refuse_mounted_twin(map: &DiskMap, number: u32) -> Result<()> {
     if uuid.is_empty() || !Path::new("/sys/fs/btrfs").join(&uuid).exists() {
         return Ok(());
     }
-    let text =
-        format!("the btrfs in {} can't grow here: one with the same UUID, {uuid}, is mounted", place(number));
+    let text = format!(
+        "the btrfs in {} can't be mounted: one with the same UUID, {uuid}, is mounted here",
+        place(number)
+    );
     Err(Error::new(ErrorKind::Refused, text))
 }
 

@@ -17,6 +17,7 @@ mod mounts;
 pub mod personal;
 mod place;
 pub mod preflight;
+mod sfdisk;
 pub mod shrink;
 mod signature;
 pub mod source;

@@ -10,9 +10,11 @@ use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use base::{Error, ErrorKind, Extent, ExtentSet, Result, is_zero};
 
-use crate::grow::refuse_mounted_twin;
+use crate::grow::{place, refuse_mounted_twin};
 use crate::tools::{self, Attached, Mounted, run, run_with};
-use crate::{DiskMap, Partition, ReadAt as _, SurveyOptions, TableKind, open_source, survey};
+use crate::{
+    DiskMap, Geometry, Partition, ReadAt as _, SurveyOptions, TableKind, open_source, sfdisk, survey,
+};
 
 /// What a filesystem can be shrunk by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +36,6 @@ const WAYS: &[(&str, Way, &[&str])] = &[
 const ALIGNED: u64 = 2048;
 /// What the boot code of a disk may take of its first sector, with the disk's identifier of an MBR.
 const BOOT_BYTES: usize = 446;
-/// Types of extended partitions, as sfdisk prints them.
-const EXTENDED: [&str; 3] = ["5", "f", "85"];
 /// The type of GRUB's partition on a GPT disk without UEFI.
 const BIOS_BOOT: &str = "21686148-6449-6e6f-744e-656564454649";
 /// What is copied at once when a partition moves, in bytes.
@@ -128,15 +128,12 @@ pub fn shrink(path: &Path, plan: &Plan) -> Result<()> {
         let mut boot = [0; BOOT_BYTES + 1];
         file.read_exact_at(&mut boot, 0).map_err(io)?;
         let whole = Attached::whole(path, before.geometry)?;
-        let dump = run("sfdisk", &["--dump"], &[whole.path()], None)?;
+        let dump = sfdisk::dump(whole.path())?;
         whole.end()?;
         file.set_len(plan.disk_bytes).map_err(io)?;
         let size_bytes = plan.disk_bytes;
-        let whole = Attached::whole(path, crate::Geometry { size_bytes, ..before.geometry })?;
-        let table = rewritten(&dump, plan, u64::from(unit) / SECTOR_BYTES)?;
-        let arguments =
-            ["--quiet", "--no-reread", "--no-tell-kernel", "--wipe=never", "--wipe-partitions=never"];
-        run("sfdisk", &arguments, &[whole.path()], Some(&table))?;
+        let whole = Attached::whole(path, Geometry { size_bytes, ..before.geometry })?;
+        sfdisk::apply(whole.path(), &[], &rewritten(&dump, plan, u64::from(unit) / SECTOR_BYTES)?)?;
         whole.end()?;
         // A new table clears the boot code.
         let kept = if before.table == TableKind::Gpt { &boot[..] } else { &boot[..BOOT_BYTES] };
@@ -149,10 +146,6 @@ pub fn shrink(path: &Path, plan: &Plan) -> Result<()> {
 
 fn look(path: &Path) -> Result<DiskMap> {
     survey(&open_source(path)?, &SurveyOptions::default())
-}
-
-fn place(number: u32) -> String {
-    if number == 0 { "the disk".to_owned() } else { format!("partition {number}") }
 }
 
 fn extent_of(map: &DiskMap, number: u32) -> Result<Extent> {
@@ -327,9 +320,9 @@ fn least(way: Way, device: &Path) -> Result<u64> {
 fn lessen(way: Way, device: &Path, bytes: u64) -> Result<()> {
     match way {
         Way::Ext => {
-            run_with(&[0, 1], "e2fsck", &["-f", "-p"], &[device], None)?;
             let device = device.to_string_lossy();
-            // By force: it may go below its own estimate. If that fails, the copy is thrown away.
+            // By force: it may go below its own estimate. If that fails, the copy is thrown away. The plan had the
+            // filesystem checked.
             let shrunk = run("resize2fs", &["-f", &device, &format!("{}K", bytes / 1024)], &[], None);
             shrunk.map_err(|error| {
                 let text =
@@ -386,13 +379,12 @@ fn move_down(file: &File, extent: Extent, by: u64, unit: u32) -> std::io::Result
 /// The table that `sfdisk` printed, as it is to be. `ratio`: sectors of 512 bytes in one of the disk's.
 fn rewritten(dump: &str, plan: &Plan, ratio: u64) -> Result<String> {
     let by = plan.by / ratio;
-    let number_of = |line: &str| line.split(" : ").next()?.trim().rsplit('p').next()?.parse::<u32>().ok();
     let field = |line: &str, name: &str| {
         let found = line.split([',', ':']).find_map(|field| field.trim().strip_prefix(name))?;
         found.trim().parse::<u64>().ok()
     };
     let entries: Vec<_> = dump.lines().filter(|line| line.contains(" : start=")).collect();
-    let shrunk = entries.iter().find(|line| number_of(line).is_some() && number_of(line) == plan.number);
+    let shrunk = entries.iter().find(|line| plan.number.is_some() && sfdisk::number_of(line) == plan.number);
     let start_of_shrunk = shrunk.and_then(|line| field(line, "start=")).unwrap_or(u64::MAX);
     let mut table = String::new();
     for line in dump.lines() {
@@ -406,15 +398,13 @@ fn rewritten(dump: &str, plan: &Plan, ratio: u64) -> Result<String> {
         }
         let unreadable = || Error::new(ErrorKind::Io, format!("sfdisk printed `{line}`"));
         let (Some(number), Some(start), Some(size)) =
-            (number_of(line), field(line, "start="), field(line, "size="))
+            (sfdisk::number_of(line), field(line, "start="), field(line, "size="))
         else {
             return Err(unreadable());
         };
         let (_, rest) = line.split_once("size=").ok_or_else(unreadable)?;
         let rest = rest.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
-        let is_extended = rest
-            .split(',')
-            .any(|field| field.trim().strip_prefix("type=").is_some_and(|kind| EXTENDED.contains(&kind)));
+        let is_extended = sfdisk::is_extended(line);
         let contains = is_extended && start <= start_of_shrunk && start_of_shrunk < start + size;
         let (start, size) = match () {
             () if Some(number) == plan.number || contains => (start, size - by),
@@ -440,8 +430,7 @@ fn check(path: &Path, before: &DiskMap, plan: &Plan) -> Result<()> {
         return other("the disk has other partitions".to_owned());
     }
     for old in &before.partitions {
-        let new = extent_of(&after, old.number)?;
-        let expected = match () {
+        let extent = match () {
             () if Some(old.number) == plan.number => {
                 Extent::new(old.extent.start, old.extent.count - plan.by)
             }
@@ -450,11 +439,10 @@ fn check(path: &Path, before: &DiskMap, plan: &Plan) -> Result<()> {
             }
             () => old.extent,
         };
-        let found = after.partitions.iter().find(|partition| partition.number == old.number);
-        let words = |partition: &Partition| {
-            (partition.type_id.clone(), partition.name.clone(), partition.uuid.clone())
+        let is_it = |new: &Partition| {
+            (new.extent, &new.type_id, &new.name, &new.uuid) == (extent, &old.type_id, &old.name, &old.uuid)
         };
-        if new != expected || found.map(words) != Some(words(old)) {
+        if !after.partitions.iter().any(|new| new.number == old.number && is_it(new)) {
             return other(format!("{} is another than planned", place(old.number)));
         }
     }

@@ -111,7 +111,7 @@ impl Attached {
         self.ended = true;
         let synced = std::fs::File::open(&self.device).and_then(|device| device.sync_all());
         run("losetup", &["--detach"], &[&self.device], None)?;
-        synced.map_err(|error| Error::from_io("write out a grown filesystem", error))
+        synced.map_err(|error| Error::from_io("write out a changed filesystem", error))
     }
 }
 

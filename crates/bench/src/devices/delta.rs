@@ -131,13 +131,13 @@ impl<'a> Site<'a> {
         let mut daemon = daemon.stdin(Stdio::null()).spawn()?;
         let name = self.original.file_name().unwrap_or_default().to_string_lossy();
         let url = format!("rsync://{}:{port}/disks/{name}", server.ipv4());
-        let mut command = room.star.host(1).command("bash");
+        let mut ready = room.star.host(1).command("bash");
         let script = "until rsync \"$1\" > /dev/null 2>&1; do :; done";
-        said(command.args(["-c", script, "-", &url]))?;
+        let ready = said(ready.args(["-c", script, "-", &url]));
         let mut command = room.star.host(1).command("bash");
         let script =
             "rsync --no-whole-file --write-devices -z --compress-choice=zstd \"$1\" \"$2\" && sync -d \"$2\"";
-        let done = timed(command.args(["-c", script, "-", &url]).arg(&self.target.0));
+        let done = ready.and_then(|_| timed(command.args(["-c", script, "-", &url]).arg(&self.target.0)));
         daemon.kill()?;
         daemon.wait()?;
         Ok(done?.seconds)

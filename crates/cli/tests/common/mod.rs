@@ -10,6 +10,9 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use base::ErrorKind;
+use lab::boot::{BootOptions, Medium, until_login};
+
 /// The disk that `make demo` boots. It is built if `CI` is set; elsewhere it is used if it exists.
 pub(crate) fn debian() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
@@ -19,6 +22,28 @@ pub(crate) fn debian() -> Option<PathBuf> {
         assert!(Command::new(tool).arg(&disk).status().unwrap().success());
     }
     disk.exists().then_some(disk)
+}
+
+/// A folder with a copy of [`debian`] in the file `name`, for a test that takes root. `None`, and a word about it,
+/// where that can't be had.
+#[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+pub(crate) fn with_debian(name: &str) -> Option<Bench> {
+    let Some(debian) = debian().filter(|_| rustix::process::geteuid().is_root()) else {
+        eprintln!("left out: it takes root, and `make demo` makes the disk that is booted");
+        return None;
+    };
+    let bench = Bench::new();
+    bench.tool(&format!("cp --sparse=always {} {name}", debian.display()));
+    Some(bench)
+}
+
+/// Boots the disk in the file `NAME.img`, until it asks for a login under its own name.
+pub(crate) fn boot(bench: &Bench, name: &str) {
+    let options = BootOptions { prompt: format!("{name} login:"), ..BootOptions::default() };
+    match until_login(Medium::File(&bench.path(&format!("{name}.img"))), &options) {
+        Err(error) if error.kind() == ErrorKind::Unsupported && std::env::var_os("CI").is_none() => {}
+        boot => drop(boot.unwrap()),
+    }
 }
 
 /// A folder with a repository in `repo`, removed at the end.

@@ -5,7 +5,8 @@
 //! the usual case. It is found by its plain digest, if all its sectors are allocated, and copied before anything else
 //! is written. Each copy is checked again when it is read to be written, so a wrong plan costs fetches and no content.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 
 use base::{Digest, Result, is_zero};
 use parking_lot::Mutex;
@@ -87,7 +88,7 @@ fn compare(shared: &Shared, threads: usize) -> Result<Found> {
         match writer.other_content(shared, chunk, &mut chunk.places(), read) {
             Ok(wrong) if wrong.is_empty() => {
                 if shared.change(id, State::Needed, State::Kept) {
-                    shared.count_kept(chunk.bytes());
+                    shared.counters.kept.fetch_add(chunk.bytes(), Ordering::Relaxed);
                 }
             }
             Ok(wrong) => {
@@ -188,13 +189,13 @@ impl<'a> Moves<'a> {
     /// Copies chunk `first`, but before it what lies in its places, and so on. In a circle, one chunk waits in memory.
     fn copy_after_others(&mut self, first: u64) -> Result<()> {
         let mut path = vec![first];
-        let mut on_path = HashMap::from([(first, ())]);
+        let mut on_path = HashSet::from([first]);
         while let Some(&id) = path.last() {
             match self.in_the_way(id) {
-                Some(other) if on_path.contains_key(&other) => self.lift(other),
+                Some(other) if on_path.contains(&other) => self.lift(other),
                 Some(other) => {
                     path.push(other);
-                    on_path.insert(other, ());
+                    on_path.insert(other);
                 }
                 None => {
                     self.copy(id)?;
@@ -249,7 +250,7 @@ impl<'a> Moves<'a> {
             self.shared.write_chunk(chunk, place, &bytes)?;
         }
         if self.shared.change(id, State::Needed, State::Done) {
-            self.shared.count_moved(chunk.bytes());
+            self.shared.counters.moved.fetch_add(chunk.bytes(), Ordering::Relaxed);
         }
         Ok(())
     }

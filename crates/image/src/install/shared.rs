@@ -98,16 +98,6 @@ impl Shared {
         self.index(id).is_some_and(|index| self.is(index, State::Kept))
     }
 
-    /// Counts a chunk that was right already.
-    pub(super) fn count_kept(&self, bytes: u64) {
-        self.counters.kept.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Counts a chunk that was copied from another place of the target.
-    pub(super) fn count_moved(&self, bytes: u64) {
-        self.counters.moved.fetch_add(bytes, Ordering::Relaxed);
-    }
-
     /// Reads from the target past the page cache, and notes if that was not possible.
     pub(super) fn read_medium(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         if !self.target.read_back_at(buf, offset)? {
