@@ -47,7 +47,7 @@ pub(super) struct Counters {
 
 /// The state that all threads of an install share.
 pub(super) struct Shared {
-    pub(super) plan: Plan,
+    pub(super) plan: Arc<Plan>,
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) target: Arc<dyn WriteAt>,
     pub(super) progress: Arc<dyn Progress>,
@@ -61,7 +61,7 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(
-        plan: Plan,
+        plan: Arc<Plan>,
         catalogue: Arc<Catalogue>,
         target: Arc<dyn WriteAt>,
         progress: Arc<dyn Progress>,

@@ -24,16 +24,15 @@ impl Writer {
         Ok(Self { decoder, buffer })
     }
 
-    /// Decodes `object` and writes it to all its places. Writes nothing unless both digests are right; `Corrupt` if
-    /// not.
-    pub(super) fn write(&mut self, shared: &Shared, chunk: &PlannedChunk, object: &Verified) -> Result<()> {
+    /// The content of `object`. `Corrupt` unless both digests are right.
+    pub(super) fn decode(&mut self, chunk: &PlannedChunk, object: &Verified) -> Result<&[u8]> {
         let plain = self.buffer.front(chunk.extents.len_bytes() as usize);
         let decoded = self.decoder.decode(object, &chunk.extents, chunk.plain, plain);
         decoded.map_err(|e| {
             let first = chunk.places().next().unwrap_or_default();
             Error::from_source(e.kind(), format!("decode chunk {first} from {}", chunk.object), e)
         })?;
-        chunk.places().try_for_each(|index| shared.write_chunk(chunk, index, plain))
+        Ok(plain)
     }
 
     /// Returns those of `places` where `read` finds other content than that of `chunk`, with the digest of what is
