@@ -1,12 +1,13 @@
 //! Checks, confirms and opens the target of an install or fetch.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use disk::device::NullTarget;
+use disk::second_copy::LogicalVolume;
 use disk::{Geometry, ReadAt, TargetOptions, WriteAt};
 use image::{Catalogue, FreeSpace, InstallOptions, Manifest, OldSignature, Reuse};
 use mirror::nbd::{ExportAddress, NbdDisk};
@@ -18,6 +19,8 @@ use crate::source::export;
 use crate::ui::output::Output;
 use crate::ui::prompt;
 
+/// The target that stands for standard output.
+pub(crate) const STDOUT: &str = "-";
 /// A target that drops all data, to test a network or to measure.
 const NULL: &str = "null:";
 
@@ -37,6 +40,103 @@ pub(crate) fn resolve(path: &Path, output: Output) -> Result<PathBuf> {
         disk::find::Hints::parse(hints).and_then(|hints| disk::find::find(&hints)).map_err(explain)?;
     output.note(&format!("the disk is {}", found.display()));
     Ok(found)
+}
+
+/// The target and those of `--also`, as they are named; hints are resolved. `Usage` if two of them are the same.
+pub(crate) fn resolve_all(first: &Path, writing: &Writing, output: Output) -> Result<Vec<PathBuf>> {
+    let named = std::iter::once(first).chain(writing.also.iter().map(PathBuf::as_path));
+    let all = named.map(|path| resolve(path, output)).collect::<Result<Vec<_>>>()?;
+    let wrong = |text: String| Err(Failure::new(Exit::Usage, text));
+    if all.len() > 1
+        && let Some(path) = all.iter().find(|path| is_null(path) || path.as_os_str() == STDOUT)
+    {
+        return wrong(format!("`{}` is for one target alone: leave out --also", path.display()));
+    }
+    check_distinct(&all)?;
+    Ok(all)
+}
+
+/// `Usage` if two of the targets are the same file or device.
+pub(crate) fn check_distinct(all: &[PathBuf]) -> Result<()> {
+    let place = |path: &PathBuf| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+    let file = |path: &PathBuf| {
+        let found = std::fs::metadata(path).ok()?;
+        let is_device = found.file_type().is_block_device();
+        Some(if is_device { (0, found.rdev()) } else { (found.dev(), found.ino()) })
+    };
+    let same = |a: &PathBuf, b: &PathBuf| place(a) == place(b) || (file(a).is_some() && file(a) == file(b));
+    for (at, path) in all.iter().enumerate() {
+        if all[..at].iter().any(|before| same(before, path)) {
+            let text = format!("`{}` is named twice as a target", path.display());
+            return Err(Failure::new(Exit::Usage, text));
+        }
+    }
+    Ok(())
+}
+
+/// Some paths as text: `a`, `a and b`, `a, b and c`.
+pub(crate) fn list(paths: &[PathBuf]) -> String {
+    let shown: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    match &shown[..] {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => shown.concat(),
+    }
+}
+
+/// The logical volume that `path` is to become.
+fn new_volume(path: &Path, writing: &Writing) -> Option<LogicalVolume> {
+    let copies = writing.copy_of.as_deref().is_some_and(is_device) && writing.form == FileForm::Raw;
+    LogicalVolume::at(path).filter(|_| (writing.create_volume || copies) && !path.exists())
+}
+
+/// Checks that `path` can begin as a copy of `--copy-of`.
+fn check_copy(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
+    let Some(base) = &writing.copy_of else {
+        if let Some(volume) = new_volume(path, writing) {
+            volume.check(writing.size.unwrap_or(0).max(geometry(version).size_bytes))?;
+        }
+        return Ok(());
+    };
+    let refuse = |text: &str| Err(Failure::new(Exit::Usage, format!("--copy-of: {text}")));
+    if is_null(path) || export(path).is_some() || export(base).is_some() {
+        return refuse("base and target are files or logical volumes of this machine");
+    }
+    let is_overlay = writing.form == FileForm::Qcow2;
+    disk::second_copy::check_base(base, path, is_overlay)?;
+    if is_overlay || (writing.resume && path.exists()) {
+        return Ok(());
+    }
+    if is_device(base) {
+        let Some(volume) = new_volume(path, writing) else {
+            return refuse("a snapshot is a new logical volume, /dev/GROUP/NAME");
+        };
+        return Ok(volume.check(LogicalVolume::snapshot_bytes(base)?)?);
+    }
+    if is_device(path) || new_volume(path, writing).is_some() {
+        return refuse("a device shares no blocks with a file; --reuse looks for what it holds itself");
+    }
+    match disk::container_of(&disk::open_source(base)?) {
+        None => Ok(()),
+        Some(found) => refuse(&format!(
+            "`{}` is {}, which a raw file can't share: --as qcow2 makes an overlay",
+            base.display(),
+            found.name
+        )),
+    }
+}
+
+/// Makes `path` a copy of `--copy-of`, or the logical volume that is to be made.
+fn begin_with(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
+    let volume = new_volume(path, writing);
+    match (&writing.copy_of, volume) {
+        (_, _) if writing.form != FileForm::Raw || (writing.resume && path.exists()) => Ok(()),
+        (Some(base), Some(volume)) => Ok(volume.snapshot(base)?),
+        (Some(base), None) => Ok(disk::second_copy::share_blocks(base, path)?),
+        (None, Some(volume)) => {
+            Ok(volume.create(writing.size.unwrap_or(0).max(geometry(version).size_bytes))?)
+        }
+        (None, None) => Ok(()),
+    }
 }
 
 /// Whether `path` is a disk, or a file that will hold one byte by byte.
@@ -67,11 +167,15 @@ fn open_export(address: &str, version: &Manifest) -> Result<NbdDisk> {
 /// Refuses what needs a file or a disk, when standard output is the target.
 pub(crate) fn check_stream(writing: &Writing, effort: &Effort) -> Result<()> {
     let Writing { free, resume, grow, size, form, own, .. } = writing;
-    let needs_disk =
-        *free != Free::Skip || *resume || grow.is_some() || size.is_some() || *form != FileForm::Raw;
+    let needs_disk = *free != Free::Skip
+        || *resume
+        || grow.is_some()
+        || size.is_some()
+        || *form != FileForm::Raw
+        || writing.copy_of.is_some();
     if needs_disk || own.personal().is_any() || effort.disk_rate.is_some() {
-        let text = "standard output gets the disk as it is: --free, --resume, --grow, --size, --as, --disk-rate and a \
-                    machine's own are for disks and files";
+        let text = "standard output gets the disk as it is: --free, --resume, --grow, --size, --as, --copy-of, \
+                    --disk-rate and a machine's own are for disks and files";
         return Err(Failure::new(Exit::Usage, text));
     }
     Ok(())
@@ -79,7 +183,8 @@ pub(crate) fn check_stream(writing: &Writing, effort: &Effort) -> Result<()> {
 
 /// Refuses what `writing` asks for and the target at `path` can't have. Writes nothing.
 pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
-    let is_file = !is_null(path) && export(path).is_none() && !is_device(path);
+    let becomes_volume = new_volume(path, writing).is_some();
+    let is_file = !is_null(path) && export(path).is_none() && !is_device(path) && !becomes_volume;
     if writing.form != FileForm::Raw && !is_file {
         let text = format!("--as is for files: `{}` takes the disk as it is", path.display());
         return Err(Failure::new(Exit::Usage, text));
@@ -90,7 +195,7 @@ pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
     if writing.compress && writing.resume {
         return Err(Failure::new(Exit::Usage, "a compressed file can't be gone on with: leave out --resume"));
     }
-    if writing.size.is_some() && !is_file {
+    if writing.size.is_some() && !is_file && !becomes_volume {
         return Err(Failure::new(
             Exit::Usage,
             format!("`{}` has its size: --size is for files", path.display()),
@@ -101,7 +206,19 @@ pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
 
 /// Checks that `version` may be written to `path`, without writing anything. The disk that it was captured from is
 /// refused unless `onto_source` is set.
-pub(crate) fn check(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
+pub(crate) fn check(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
+    check_copy(path, version, writing).map_err(|failure| match failure.exit {
+        Exit::Refused => failure.hint("nothing was written"),
+        _ => failure,
+    })?;
+    if new_volume(path, writing).is_some() {
+        return Ok(());
+    }
+    check_existing(path, version, writing.onto_source)
+}
+
+/// The same for a target that begins with what it holds.
+fn check_existing(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_null(path) {
         return Ok(());
     }
@@ -130,7 +247,7 @@ pub(crate) fn check(path: &Path, version: &Manifest, onto_source: bool) -> Resul
 /// Like [`check`], but `path` must also be a block device.
 pub(crate) fn check_device(path: &Path, version: &Manifest, onto_source: bool) -> Result<()> {
     if is_device(path) {
-        return check(path, version, onto_source);
+        return check_existing(path, version, onto_source);
     }
     Err(Failure::new(Exit::Refused, format!("`{}` is no block device", path.display()))
         .hint("without --device the disk's bytes are kept in its folder"))
@@ -185,8 +302,12 @@ pub(crate) fn open(path: &Path, version: &Manifest, writing: &Writing) -> Result
     if writing.form == FileForm::Qcow2 {
         let size_bytes = opening(version, writing).create_size.unwrap_or(0);
         let geometry = Geometry { size_bytes, ..geometry(version) };
-        return Ok(Arc::new(disk::open_qcow2_target(path, geometry, writing.resume)?));
+        return Ok(Arc::new(match &writing.copy_of {
+            Some(base) => disk::open_qcow2_overlay(path, geometry, writing.resume, base)?,
+            None => disk::open_qcow2_target(path, geometry, writing.resume)?,
+        }));
     }
+    begin_with(path, version, writing)?;
     Ok(Arc::new(disk::open_target(path, &opening(version, writing))?))
 }
 
@@ -212,8 +333,8 @@ pub(crate) fn show_old(
 ) -> Result<()> {
     let target: Box<dyn ReadAt> = match export(path) {
         Some(address) => Box::new(open_export(address, version)?),
-        // Another form begins with nothing in it.
-        None if !is_plain(path, writing) => return Ok(()),
+        // Another form begins with nothing in it, and a copy with what its base holds.
+        None if !is_plain(path, writing) || writing.copy_of.is_some() => return Ok(()),
         None => match disk::look_at_target(path, &opening(version, writing))? {
             Some(target) => target,
             None => return Ok(()),
@@ -266,7 +387,7 @@ pub(crate) fn options(path: &Path, writing: &Writing, effort: &Effort) -> Instal
         reuse: match writing.reuse {
             _ if is_null(path) => Reuse::Never,
             When::Always => Reuse::Always,
-            _ if writing.resume => Reuse::InPlace,
+            _ if writing.resume || writing.copy_of.is_some() => Reuse::InPlace,
             When::Auto => Reuse::IfItPays,
             When::Never => Reuse::Never,
         },
@@ -279,7 +400,11 @@ pub(crate) fn options(path: &Path, writing: &Writing, effort: &Effort) -> Instal
 }
 
 /// The text of a dry run: what would be written where.
-pub(crate) fn plan(path: &Path, version: &Manifest) -> String {
+pub(crate) fn plan(paths: &[PathBuf], version: &Manifest) -> String {
+    paths.iter().map(|path| plan_of_one(path, version)).collect()
+}
+
+fn plan_of_one(path: &Path, version: &Manifest) -> String {
     let (image, number) = (&version.image, version.number);
     let (content, size) =
         (show_bytes(version.statistics.data_bytes), show_bytes(geometry(version).size_bytes));

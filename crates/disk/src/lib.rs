@@ -17,6 +17,7 @@ mod mounts;
 pub mod personal;
 mod place;
 pub mod preflight;
+pub mod second_copy;
 mod sfdisk;
 pub mod shrink;
 mod signature;
@@ -34,7 +35,8 @@ mod writers;
 pub use backup_gpt::length_by_table;
 pub use container::{
     Compression, Container, ContainerKind, NEEDS_ANOTHER, Qcow2Stream, Qcow2Target, Qcow2Written,
-    VirtualDisk, container_of, linked_files, open_qcow2_target, open_virtual_disk, unpack,
+    VirtualDisk, container_of, linked_files, open_qcow2_overlay, open_qcow2_target, open_virtual_disk,
+    unpack,
 };
 pub use device::{Geometry, ReadAt, WriteAt};
 pub use file::Identity;

@@ -49,10 +49,15 @@ fn refused(target: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Refused, format!("`{}` {why}", target.display()))
 }
 
-/// Checks a missing target: it can be created if its folder exists.
+/// Checks a missing target: it can be created if its folder exists, and is not the one of devices.
 fn check_parent(target: &Path) -> Result<()> {
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::metadata(parent).map(drop).map_err(|e| io_error("look at the folder", parent, e))
+    let folder = parent.canonicalize().map_err(|e| io_error("look at the folder", parent, e))?;
+    // A file in the folder of devices lies in memory. Who names one means a disk, and mistyped its name.
+    if folder.starts_with("/dev") && !folder.starts_with("/dev/shm") {
+        return Err(refused(target, "does not exist, and `/dev` is no place for a file"));
+    }
+    Ok(())
 }
 
 /// Opens the target for writing, which changes nothing. With `EXCL` this fails if the kernel itself uses the device.

@@ -23,7 +23,7 @@ fn search_path() -> std::ffi::OsString {
 }
 
 /// Checks that `what` can be done here. `Refused` if one of `tools` is not installed, or this process is not root's:
-/// all of them need loop devices.
+/// all of them need devices.
 pub(crate) fn check(what: &str, tools: &[&str]) -> Result<()> {
     let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
     let is_there = |tool: &&&str| env::split_paths(&search_path()).any(|folder| folder.join(tool).is_file());
@@ -34,7 +34,7 @@ pub(crate) fn check(what: &str, tools: &[&str]) -> Result<()> {
     if geteuid().is_root() {
         Ok(())
     } else {
-        refused(format!("{what} takes a loop device: only root can do it"))
+        refused(format!("{what} takes a device of its own: only root can do it"))
     }
 }
 

@@ -1,11 +1,23 @@
 //! Options for writing a target.
 
+use std::path::PathBuf;
+
 use super::Own;
 use super::parse::{parse_disk_rate, parse_memory, parse_size};
 
 /// How a target is written.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Writing {
+    /// Write this target, too, in the same pass; may be repeated
+    #[arg(long, value_name = "TARGET", conflicts_with = "compress")]
+    pub also: Vec<PathBuf>,
+    /// Begin with what this file or volume holds, without copying it, and write only what differs: a file that shares
+    /// its blocks, with --as qcow2 an overlay, of a logical volume a snapshot
+    #[arg(long, value_name = "BASE", conflicts_with = "compress")]
+    pub copy_of: Option<PathBuf>,
+    /// Make the logical volume /dev/GROUP/NAME if it is missing
+    #[arg(long)]
+    pub create_volume: bool,
     /// What to do with space that the image's filesystems do not use
     #[arg(long, value_enum, default_value_t = Free::Skip)]
     pub free: Free,

@@ -14,13 +14,13 @@ use net::interface;
 use net::peer::{Node, PeerOptions};
 use serde_json::json;
 
-use super::install::{explain, left_in, report_record, sentence};
-use super::{Context, grow, personalize};
+use super::Context;
+use super::install::{after_install, check_targets, explain, left_in, open_targets, report_record, sentence};
 use crate::args::parse::{parse_buffer, parse_lifetime, parse_rate, parse_size};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::progress::{Meter, show_rate};
-use crate::{connect, interrupt, paced, repository, target, version};
+use crate::{connect, interrupt, repository, target, version};
 
 /// Fetch an image from a server and write it to a disk or a file
 ///
@@ -107,9 +107,9 @@ impl Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let args = &Args { target: target::resolve(&args.target, context.output)?, ..args.clone() };
+    let targets = target::resolve_all(&args.target, &args.writing, context.output)?;
     let reference = repository::reference(&args.name)?;
-    if args.target.as_os_str() == "-" {
+    if args.target.as_os_str() == target::STDOUT {
         let text =
             "what is fetched arrives in any order, and standard output takes it from first to last only";
         return Err(
@@ -129,31 +129,30 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let manifest = &version.manifest;
     if context.global.dry_run {
         check_form(args)?;
-        target::check(&args.target, manifest, args.writing.onto_source)?;
-        grow::check(&args.target, manifest, &args.writing)?;
-        personalize::check(&args.target, manifest, &args.writing)?;
+        check_targets(&targets, manifest, &args.writing)?;
         let catalogue = Catalogue::load(manifest, &*client, client.cipher())?;
-        target::show_old(&args.target, manifest, &catalogue, &args.writing, context.output)?;
+        for target in &targets {
+            target::show_old(target, manifest, &catalogue, &args.writing, context.output)?;
+        }
         let record = json!({
-            "type": "plan", "image": manifest.image, "number": manifest.number, "target": args.target,
-            "encoded_bytes": manifest.statistics.encoded_bytes,
+            "type": "plan", "image": manifest.image, "number": manifest.number, "target": targets[0],
+            "targets": targets, "encoded_bytes": manifest.statistics.encoded_bytes,
         });
-        return context.output.result(&record, || target::plan(&args.target, manifest));
+        return context.output.result(&record, || target::plan(&targets, manifest));
     }
     let name = args.receiver.clone().unwrap_or_else(repository::host_name);
     let reference = format!("{}@{}", manifest.image, manifest.number);
     let reporter = HostReporter::start(&client, &name, reference);
     let reporter = if target::is_null(&args.target) { reporter.only_verifying() } else { reporter };
-    let done = match open_target(context, args, manifest, &stop) {
-        Ok(disk) => fetch(context, args, &client, &version, (disk, name, reporter), stop.clone())?,
+    let done = match open_all(context, args, &targets, manifest, &stop) {
+        Ok(disks) => fetch(context, args, &client, &version, (disks, name, reporter), stop.clone())?,
         Err(refused) => {
             reporter.refused(&refused.message);
             return Err(refused);
         }
     };
-    context.output.result(&record(args, &done), || text(args, &done))?;
-    grow::after_install(&args.target, manifest, &args.writing, context.output)?;
-    personalize::after_install(&args.target, &args.writing, context.output)?;
+    context.output.result(&record(&targets, &done), || text(args, &targets, &done))?;
+    after_install(&targets, manifest, &args.writing, context.output)?;
     match (&args.serve_for, &done.node) {
         (Some(time), Some(node)) => serve_others(context, node, *time, &stop),
         _ => Ok(()),
@@ -186,21 +185,26 @@ fn check_form(args: &Args) -> Result<()> {
         let text = "--compress takes a disk from a repository, not through a server";
         return Err(Failure::new(Exit::Usage, text).hint("`qemu-img convert -c` compresses it afterwards"));
     }
-    target::check_form(&args.target, &args.writing)
+    Ok(())
 }
 
-/// Opens the target if the image may be written to it.
-fn open_target(context: &Context, args: &Args, manifest: &Manifest, stop: &Stop) -> Result<Arc<dyn WriteAt>> {
+/// Opens the targets if the image may be written to them.
+fn open_all(
+    context: &Context,
+    args: &Args,
+    targets: &[PathBuf],
+    manifest: &Manifest,
+    stop: &Stop,
+) -> Result<Vec<Arc<dyn WriteAt>>> {
     check_form(args)?;
-    target::check(&args.target, manifest, args.writing.onto_source)?;
-    grow::check(&args.target, manifest, &args.writing)?;
-    personalize::check(&args.target, manifest, &args.writing)?;
-    target::confirm(&args.target, manifest, &context.global, Some(&args.writing))?;
+    check_targets(targets, manifest, &args.writing)?;
+    for target in targets {
+        target::confirm(target, manifest, &context.global, Some(&args.writing))?;
+    }
     interrupt::leaves(left_in(&args.target));
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;
-    let disk = target::open(&args.target, manifest, &args.writing)?;
-    Ok(paced::target(disk, args.effort.disk_rate))
+    open_targets(targets, manifest, &args.writing, &args.effort)
 }
 
 fn fetch(
@@ -208,7 +212,7 @@ fn fetch(
     args: &Args,
     client: &Arc<Client>,
     version: &SignedManifest,
-    (disk, name, reporter): (Arc<dyn WriteAt>, String, HostReporter),
+    (disks, name, reporter): (Vec<Arc<dyn WriteAt>>, String, HostReporter),
     stop: Stop,
 ) -> Result<FetchReport> {
     let meter = Meter::new(context.output, context.global.quiet).of_network(reporter.arrived());
@@ -219,10 +223,12 @@ fn fetch(
     let progress = reporter.watch(meter.clone());
     let (output, writing) = (context.output, args.writing.clone());
     let begin = Box::new(move |catalogue: Arc<Catalogue>| {
-        let old = image::old_signatures(&catalogue, &*disk, disk.geometry().size_bytes)?;
-        // A failure to print must not stop the work.
-        watcher.suspend(|| drop(target::show_signatures(&old, &writing, output)));
-        Installer::begin(catalogue, disk, install, progress)
+        for disk in &disks {
+            let old = image::old_signatures(&catalogue, &**disk, disk.geometry().size_bytes)?;
+            // A failure to print must not stop the work.
+            watcher.suspend(|| drop(target::show_signatures(&old, &writing, output)));
+        }
+        Installer::begin_several(catalogue, disks, install, progress)
     });
     let teller = meter.clone();
     let options = FetchOptions {
@@ -269,9 +275,9 @@ fn ways(done: &FetchReport) -> Vec<(u64, &'static str)> {
     all.into_iter().filter(|(bytes, _)| *bytes > 0).collect()
 }
 
-fn record(args: &Args, done: &FetchReport) -> serde_json::Value {
+fn record(targets: &[PathBuf], done: &FetchReport) -> serde_json::Value {
     json!({
-        "type": "fetched", "reference": done.reference, "target": args.target, "transport": way(done),
+        "type": "fetched", "reference": done.reference, "target": targets[0], "targets": targets, "transport": way(done),
         "multicast_bytes": done.multicast_bytes, "unicast_bytes": done.unicast_bytes,
         "peer_bytes": done.peer_bytes, "peers": peer_record(done),
         "served_bytes": done.node.as_ref().map(|node| node.traffic().sent_bytes),
@@ -292,7 +298,7 @@ fn peer_record(done: &FetchReport) -> serde_json::Value {
     })
 }
 
-fn text(args: &Args, done: &FetchReport) -> String {
+fn text(args: &Args, targets: &[PathBuf], done: &FetchReport) -> String {
     let bytes = done.multicast_bytes + done.peer_bytes + done.unicast_bytes;
     let rate = show_rate(bytes, done.received);
     let (received, installed) = (show_duration(done.received), show_duration(done.installed));
@@ -321,7 +327,7 @@ fn text(args: &Args, done: &FetchReport) -> String {
     format!(
         "fetched {} to {}: {ways}, received in {received} ({rate}), installed after {installed}\n{why}{}\n",
         done.reference,
-        args.target.display(),
+        target::list(targets),
         sentence(&done.install, &args.target)
     )
 }

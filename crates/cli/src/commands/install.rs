@@ -18,6 +18,7 @@ use crate::args::{Effort, FromServer, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::{GO_ON, Leaves};
 use crate::library::Library;
+use crate::ui::output::Output;
 use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, interrupt, paced, repository, target, version};
 
@@ -36,6 +37,9 @@ Examples:
   diskcast install web:stable /dev/sdb --resume --yes
   diskcast install web disk:serial=S5Y2NX0R --yes         whichever name it has today
   diskcast install web - | ssh other 'dd of=/dev/sdb bs=1M'
+  diskcast install web /dev/sdb --also /dev/sdc --also /dev/sdd      three disks in one pass
+  diskcast install web vm2.qcow2 --as qcow2 --copy-of vm1.img         an overlay over what is here already
+  diskcast install web /dev/vg0/web --create-volume
   diskcast install lab-pc /dev/sda --onto-source        back to the disk that it was captured from")]
 pub(crate) struct Args {
     /// Version to install: image, image:tag or image@version
@@ -52,57 +56,55 @@ pub(crate) struct Args {
     pub from: FromServer,
 }
 
-/// The target that stands for standard output.
-const STDOUT: &str = "-";
-
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let args = &Args { target: target::resolve(&args.target, context.output)?, ..args.clone() };
+    let targets = target::resolve_all(&args.target, &args.writing, context.output)?;
     // With the scrub log: a damaged object that is found here is removed from the log.
     let library = Library::open_with_scrubs(context, &args.from)?;
     let reference = repository::reference(&args.name)?;
     let version = version::find(context, library.images(), &library.place(context)?, &reference)?.manifest;
     context.output.detail(&format!("version {}@{}", version.image, version.number));
-    if args.target.as_os_str() == STDOUT {
+    if args.target.as_os_str() == target::STDOUT {
         target::check_stream(&args.writing, &args.effort)?;
         return to_stdout(context, repository_of(&library)?, version);
     }
-    target::check_form(&args.target, &args.writing)?;
-    target::check(&args.target, &version, args.writing.onto_source)?;
-    grow::check(&args.target, &version, &args.writing)?;
-    personalize::check(&args.target, &version, &args.writing)?;
+    check_targets(&targets, &version, &args.writing)?;
     let here = if args.writing.compress { Some(repository_of(&library)?) } else { None };
     let catalogue = Arc::new(Catalogue::load(&version, library.objects(), library.cipher())?);
-    target::show_old(&args.target, &version, &catalogue, &args.writing, context.output)?;
+    for target in &targets {
+        target::show_old(target, &version, &catalogue, &args.writing, context.output)?;
+    }
     if context.global.dry_run {
         let record = json!({
-            "type": "plan", "image": version.image, "number": version.number, "target": args.target,
-            "data_bytes": version.statistics.data_bytes,
+            "type": "plan", "image": version.image, "number": version.number, "target": targets[0],
+            "targets": targets, "data_bytes": version.statistics.data_bytes,
         });
-        return context.output.result(&record, || target::plan(&args.target, &version));
+        return context.output.result(&record, || target::plan(&targets, &version));
     }
-    target::confirm(&args.target, &version, &context.global, Some(&args.writing))?;
+    for target in &targets {
+        target::confirm(target, &version, &context.global, Some(&args.writing))?;
+    }
     if let Some(repository) = here {
         return to_compressed(context, args, repository, &version);
     }
     let began = clock::now();
     let reporter = reporter(&library, &version, &args.target);
-    let disk = match target::open(&args.target, &version, &args.writing) {
-        Ok(disk) => paced::target(disk, args.effort.disk_rate),
+    interrupt::leaves(left_in(&args.target));
+    let disks = match open_targets(&targets, &version, &args.writing, &args.effort) {
+        Ok(disks) => disks,
         Err(refused) => {
             reporter.into_iter().for_each(|reporter| reporter.refused(&refused.message));
             return Err(refused);
         }
     };
-    interrupt::leaves(left_in(&args.target));
     let meter = Meter::new(context.output, context.global.quiet);
     let options = target::options(&args.target, &args.writing, &args.effort);
     let done = match reporter {
-        None => write(catalogue, library.objects(), disk, options, &Arc::new(meter), |meter| meter),
+        None => write(catalogue, library.objects(), disks, options, &Arc::new(meter), |meter| meter),
         Some(reporter) => {
             let arrived = Arc::clone(reporter.arrived());
             let source = Counting::new(library.objects(), &arrived);
             let meter = Arc::new(meter.of_network(&arrived));
-            let done = write(catalogue, &source, disk, options, &meter, |meter| reporter.watch(meter));
+            let done = write(catalogue, &source, disks, options, &meter, |meter| reporter.watch(meter));
             reporter.end_install(done.as_ref());
             done
         }
@@ -110,9 +112,47 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let done = done.map_err(|error| explain(error, &args.target))?;
     interrupt::leaves(Leaves::Nothing);
     let took = clock::now().duration_since(began);
-    context.output.result(&record(args, &version, &done, took), || text(args, &version, &done, took))?;
-    grow::after_install(&args.target, &version, &args.writing, context.output)?;
-    personalize::after_install(&args.target, &args.writing, context.output)
+    context
+        .output
+        .result(&record(&targets, &version, &done, took), || text(&targets, &version, &done, took))?;
+    after_install(&targets, &version, &args.writing, context.output)
+}
+
+/// Checks, before anything is written, that all of `targets` can have what `writing` asks for.
+pub(crate) fn check_targets(targets: &[PathBuf], version: &Manifest, writing: &Writing) -> Result<()> {
+    targets.iter().try_for_each(|target| {
+        target::check_form(target, writing)?;
+        target::check(target, version, writing)?;
+        grow::check(target, version, writing)?;
+        personalize::check(target, version, writing)
+    })
+}
+
+/// Opens all of `targets` for writing.
+pub(crate) fn open_targets(
+    targets: &[PathBuf],
+    version: &Manifest,
+    writing: &Writing,
+    effort: &Effort,
+) -> Result<Vec<Arc<dyn WriteAt>>> {
+    let open = |path: &PathBuf| Ok(paced::target(target::open(path, version, writing)?, effort.disk_rate));
+    let disks = targets.iter().map(open).collect();
+    // Once more: a link to a file that was missing leads somewhere now.
+    target::check_distinct(targets)?;
+    disks
+}
+
+/// Grows and changes all of `targets` as `writing` asks.
+pub(crate) fn after_install(
+    targets: &[PathBuf],
+    version: &Manifest,
+    writing: &Writing,
+    output: Output,
+) -> Result<()> {
+    targets.iter().try_for_each(|target| {
+        grow::after_install(target, version, writing, output)?;
+        personalize::after_install(target, writing, output)
+    })
 }
 
 /// The repository, for what is written from the disk's first byte to its last.
@@ -224,15 +264,16 @@ fn reporter(library: &Library, version: &Manifest, target: &Path) -> Option<Host
 fn write(
     catalogue: Arc<Catalogue>,
     source: &dyn ObjectSource,
-    disk: Arc<dyn WriteAt>,
+    disks: Vec<Arc<dyn WriteAt>>,
     options: InstallOptions,
     meter: &Arc<Meter>,
     watch: impl FnOnce(Arc<dyn Progress>) -> Arc<dyn Progress>,
 ) -> base::Result<InstallReport> {
-    let done = Installer::begin(catalogue, disk, options, watch(meter.clone())).and_then(|installer| {
-        installer.pull(source)?;
-        installer.finish()
-    });
+    let done =
+        Installer::begin_several(catalogue, disks, options, watch(meter.clone())).and_then(|installer| {
+            installer.pull(source)?;
+            installer.finish()
+        });
     meter.finish();
     done
 }
@@ -257,10 +298,15 @@ pub(crate) fn explain(error: impl Into<Failure>, target: &Path) -> Failure {
     }
 }
 
-fn record(args: &Args, version: &Manifest, done: &InstallReport, took: Duration) -> serde_json::Value {
+fn record(
+    targets: &[PathBuf],
+    version: &Manifest,
+    done: &InstallReport,
+    took: Duration,
+) -> serde_json::Value {
     json!({
-        "type": "installed", "image": version.image, "number": version.number, "target": args.target,
-        "seconds": took.as_secs_f64(), "report": report_record(done),
+        "type": "installed", "image": version.image, "number": version.number, "target": targets[0],
+        "targets": targets, "seconds": took.as_secs_f64(), "report": report_record(done),
     })
 }
 
@@ -275,14 +321,15 @@ pub(crate) fn report_record(done: &InstallReport) -> serde_json::Value {
     })
 }
 
-fn text(args: &Args, version: &Manifest, done: &InstallReport, took: Duration) -> String {
-    let (image, number, path) = (&version.image, version.number, args.target.display());
+fn text(targets: &[PathBuf], version: &Manifest, done: &InstallReport, took: Duration) -> String {
+    let (image, number, first) = (&version.image, version.number, &targets[0]);
     let rate = show_rate(done.written_bytes + done.kept_bytes + done.moved_bytes, took);
-    let what = sentence(done, &args.target);
-    if target::is_null(&args.target) {
+    let what = sentence(done, first);
+    if target::is_null(first) {
         return format!("read {image}@{number}: {what}, {}, {rate}\n", show_duration(took));
     }
-    format!("installed {image}@{number} on {path}: {what}, {}, {rate}\n", show_duration(took))
+    let names = target::list(targets);
+    format!("installed {image}@{number} on {names}: {what}, {}, {rate}\n", show_duration(took))
 }
 
 /// The report of an install on `target` as text.

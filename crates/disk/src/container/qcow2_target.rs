@@ -1,21 +1,23 @@
-//! A QCOW2 file as a target: version 3, without a backing file, with clusters for what is written alone. By the crate
-//! `imago`.
+//! A QCOW2 file as a target: version 3, with clusters for what is written alone, and a backing file if it is asked for.
+//! By the crate `imago`.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 
-use base::{Error, Result};
+use base::{Error, ErrorKind, Result};
 use imago::file::File;
 use imago::qcow2::Qcow2;
+use imago::raw::Raw;
 use imago::{
     DenyImplicitOpenGate, FormatAccess, FormatCreateBuilder as _, FormatDriverBuilder as _,
     StorageOpenOptions,
 };
 use rustix::fs::Advice;
 
+use super::virtual_disk::{Qcow2Header, check_qcow2};
 use crate::file::io_error;
-use crate::{Geometry, ReadAt, WriteAt};
+use crate::{ContainerKind, Geometry, ReadAt, WriteAt, container_of, open_source};
 
 /// A QCOW2 file, open for writing.
 #[derive(Debug)]
@@ -30,9 +32,70 @@ pub struct Qcow2Target {
 /// Makes an empty QCOW2 file at `path` for a disk of `geometry`; what the file held is lost. With `resume`, opens the
 /// one that is there. `Refused` if that has another size; `Corrupt` if it is no QCOW2; `Io`.
 pub fn open_qcow2_target(path: &Path, geometry: Geometry, resume: bool) -> Result<Qcow2Target> {
+    open(path, geometry, resume, None)
+}
+
+/// Like [`open_qcow2_target`], but what the file lacks is read from `base`, a raw disk or a QCOW2 without a base of its
+/// own. The file names it as its backing file.
+pub fn open_qcow2_overlay(path: &Path, geometry: Geometry, resume: bool, base: &Path) -> Result<Qcow2Target> {
+    let source = open_source(base)?;
+    let format = match container_of(&source).map(|found| found.kind) {
+        None => RAW,
+        Some(ContainerKind::VirtualDisk(QCOW2)) => QCOW2,
+        Some(_) => {
+            let text = format!("`{}` is neither a raw disk nor a QCOW2", base.display());
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+    };
+    open(path, geometry, resume, Some((base, format)))
+}
+
+/// Names of formats in the header of a QCOW2.
+const RAW: &str = "raw";
+const QCOW2: &str = "qcow2";
+
+/// What an overlay at `path` calls its base: by its name alone if both lie in one folder, so that both can be moved.
+fn base_name(path: &Path, base: &Path) -> Result<String> {
+    let whole = |path: &Path| std::path::absolute(path).map_err(|e| io_error("find", path, e));
+    let base_path = base.canonicalize().map_err(|e| io_error("find", base, e))?;
+    let folder = whole(path)?.parent().and_then(|folder| folder.canonicalize().ok());
+    let beside = folder.is_some() && base_path.parent() == folder.as_deref();
+    let name = if beside { base_path.file_name().map(Path::new) } else { Some(&*base_path) };
+    // A colon would make it the address of another protocol.
+    let name = name.and_then(Path::to_str).filter(|name| !name.contains(':'));
+    name.map(str::to_owned).ok_or_else(|| {
+        let text =
+            format!("`{}` can't be the base of a QCOW2: its name has a colon or is no text", base.display());
+        Error::new(ErrorKind::Refused, text)
+    })
+}
+
+/// Opens the base of an overlay for reading.
+fn open_base(base: &Path, format: &str) -> Result<FormatAccess<File>> {
+    let name = base.display().to_string();
+    let failed = |e: io::Error| Error::from_io(format!("open `{name}`"), e);
+    let opened = std::fs::File::open(base).map_err(failed)?;
+    let is_alone = |header: Qcow2Header| header.is_single && header.backing.is_none();
+    if format == QCOW2 && !is_alone(check_qcow2(&opened, &name)?) {
+        let text = format!("`{name}` has a base of its own, a data file or snapshots: it can't be a base");
+        return Err(Error::new(ErrorKind::Refused, text));
+    }
+    let storage = File::from_open_file(opened, StorageOpenOptions::new().filename(base)).map_err(failed)?;
+    let gate = DenyImplicitOpenGate::default();
+    if format == RAW {
+        Raw::<File>::builder(storage).open(gate).map(FormatAccess::new).map_err(failed)
+    } else {
+        Qcow2::<File>::builder(storage).backing(None).open(gate).map(FormatAccess::new).map_err(failed)
+    }
+}
+
+fn open(path: &Path, geometry: Geometry, resume: bool, base: Option<(&Path, &str)>) -> Result<Qcow2Target> {
     let name = path.display().to_string();
     let failed = |e: io::Error| Error::from_io(format!("make the QCOW2 `{name}`"), e);
+    let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
     let resume = resume && path.metadata().is_ok_and(|found| found.len() > 0);
+    let backing = base.map(|(base, format)| open_base(base, format)).transpose()?;
+    let backing_name = base.map(|(base, _)| base_name(path, base)).transpose()?;
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -40,24 +103,35 @@ pub fn open_qcow2_target(path: &Path, geometry: Geometry, resume: bool) -> Resul
         .truncate(!resume)
         .open(path)
         .map_err(|e| io_error("open", path, e))?;
-    if resume && !super::virtual_disk::check_qcow2(&file, &name)?.is_alone {
-        let text = format!("`{name}` has a backing file, a data file or snapshots: write a new one");
-        return Err(Error::new(base::ErrorKind::Refused, text));
+    if resume {
+        let header = check_qcow2(&file, &name)?;
+        if header.backing != backing_name || !header.is_single {
+            return refused(format!(
+                "`{name}` has another backing file, a data file or snapshots: write a new one"
+            ));
+        }
     }
     let handle = file.try_clone().map_err(failed)?;
     let storage =
         File::from_open_file(handle, StorageOpenOptions::new().write(true).filename(path)).map_err(failed)?;
-    let open = |storage| Qcow2::<File>::builder(storage).backing(None).write(true);
+    let open = |storage| Qcow2::<File>::builder(storage).backing(backing).write(true);
     let disk = if resume {
         open(storage).open(DenyImplicitOpenGate::default())
     } else {
         let builder = Qcow2::<File>::create_builder(storage).size(geometry.size_bytes);
+        let builder = match (backing_name, base) {
+            (Some(name), Some((_, format))) => builder.backing(name, format.to_owned()),
+            _ => builder,
+        };
         builder.create_open(DenyImplicitOpenGate::default(), |storage| Ok(open(storage)))
     };
     let disk = FormatAccess::new(disk.map_err(failed)?);
     if disk.size() != geometry.size_bytes {
-        let text = format!("`{name}` has a disk of {} bytes, the image {}", disk.size(), geometry.size_bytes);
-        return Err(Error::new(base::ErrorKind::Refused, text));
+        return refused(format!(
+            "`{name}` has a disk of {} bytes, the image {}",
+            disk.size(),
+            geometry.size_bytes
+        ));
     }
     Ok(Qcow2Target { disk, file, name, geometry })
 }

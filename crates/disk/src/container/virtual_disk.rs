@@ -27,6 +27,7 @@ const STEPS_MAX: usize = 1 << 14;
 mod field {
     pub(super) const VERSION: usize = 4;
     pub(super) const BACKING: usize = 8;
+    pub(super) const BACKING_LEN: usize = 16;
     pub(super) const CLUSTER_BITS: usize = 20;
     pub(super) const CRYPT_METHOD: usize = 32;
     pub(super) const L1_SIZE: usize = 36;
@@ -34,6 +35,8 @@ mod field {
     pub(super) const SNAPSHOTS: usize = 60;
     pub(super) const INCOMPATIBLE: usize = 72;
 }
+/// Longest name of a backing file in bytes.
+const BACKING_LEN_MAX: u32 = 1023;
 /// The part of an entry of a table that is an offset in the file.
 const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
 /// The incompatible features that metadata are corrupt, and that the data lie in a file of their own: the only one that
@@ -139,16 +142,20 @@ pub(super) fn check_qcow2(file: &std::fs::File, name: &str) -> Result<Qcow2Heade
         }
         at += len as u64;
     }
-    let is_alone =
-        long(field::BACKING) == 0 && features & QCOW2_DATA_FILE == 0 && word(field::SNAPSHOTS) == 0;
-    Ok(Qcow2Header { cluster_bytes: 1 << cluster_bits, is_alone })
+    let is_single = features & QCOW2_DATA_FILE == 0 && word(field::SNAPSHOTS) == 0;
+    let mut backing = vec![0; word(field::BACKING_LEN).min(BACKING_LEN_MAX) as usize];
+    read(&mut backing, long(field::BACKING))?;
+    let backing = (long(field::BACKING) > 0).then(|| String::from_utf8_lossy(&backing).into_owned());
+    Ok(Qcow2Header { cluster_bytes: 1 << cluster_bits, is_single, backing })
 }
 
 /// What the header of a QCOW2 says.
 pub(super) struct Qcow2Header {
     cluster_bytes: u64,
-    /// Whether it has no backing file, no data file, and no snapshots.
-    pub(super) is_alone: bool,
+    /// Whether it has no data file and no snapshots.
+    pub(super) is_single: bool,
+    /// The name of its backing file.
+    pub(super) backing: Option<String>,
 }
 
 fn short(name: &str) -> Error {
