@@ -48,10 +48,15 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     breaches
 }
 
+/// Whether cargo builds there; a module may have the same name.
+pub(crate) fn is_build_folder(path: &Path) -> bool {
+    path.ends_with("target") && !path.ends_with("src/target")
+}
+
 pub(crate) fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for path in entries.map(|entry| entry.expect("folders can be read").path()) {
-        if path.is_dir() && !path.ends_with("target") {
+        if path.is_dir() && !is_build_folder(&path) {
             collect(&path, files);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             files.push(path);

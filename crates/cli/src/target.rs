@@ -1,148 +1,29 @@
 //! Checks, confirms and opens the target of an install or fetch.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+mod copies;
+mod into;
+mod kind;
+mod several;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use disk::device::NullTarget;
-use disk::second_copy::LogicalVolume;
 use disk::{Geometry, ReadAt, TargetOptions, WriteAt};
 use image::{Catalogue, FreeSpace, InstallOptions, Manifest, OldSignature, Reuse};
+pub(crate) use into::set_place;
+pub(crate) use kind::{STDOUT, is_null, is_plain};
+use kind::{geometry, is_device};
 use mirror::nbd::{ExportAddress, NbdDisk};
 use serde_json::json;
+pub(crate) use several::{check_distinct, list, resolve_all};
 
 use crate::args::{Effort, FileForm, Free, Global, Reuse as When, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::source::export;
 use crate::ui::output::Output;
 use crate::ui::prompt;
-
-/// The target that stands for standard output.
-pub(crate) const STDOUT: &str = "-";
-/// A target that drops all data, to test a network or to measure.
-const NULL: &str = "null:";
-
-/// Whether `path` is the target that drops all data.
-pub(crate) fn is_null(path: &Path) -> bool {
-    path.as_os_str() == NULL
-}
-
-/// The target that `path` names: itself, or the one disk of this machine that its hints mean.
-pub(crate) fn resolve(path: &Path, output: Output) -> Result<PathBuf> {
-    let Some(hints) = path.to_str().and_then(|text| text.strip_prefix(disk::find::PREFIX)) else {
-        return Ok(path.to_owned());
-    };
-    let explain =
-        |error: base::Error| Failure::from(error).hint("nothing was written; `lsblk` shows the disks, too");
-    let found =
-        disk::find::Hints::parse(hints).and_then(|hints| disk::find::find(&hints)).map_err(explain)?;
-    output.note(&format!("the disk is {}", found.display()));
-    Ok(found)
-}
-
-/// The target and those of `--also`, as they are named; hints are resolved. `Usage` if two of them are the same.
-pub(crate) fn resolve_all(first: &Path, writing: &Writing, output: Output) -> Result<Vec<PathBuf>> {
-    let named = std::iter::once(first).chain(writing.also.iter().map(PathBuf::as_path));
-    let all = named.map(|path| resolve(path, output)).collect::<Result<Vec<_>>>()?;
-    let wrong = |text: String| Err(Failure::new(Exit::Usage, text));
-    if all.len() > 1
-        && let Some(path) = all.iter().find(|path| is_null(path) || path.as_os_str() == STDOUT)
-    {
-        return wrong(format!("`{}` is for one target alone: leave out --also", path.display()));
-    }
-    check_distinct(&all)?;
-    Ok(all)
-}
-
-/// `Usage` if two of the targets are the same file or device.
-pub(crate) fn check_distinct(all: &[PathBuf]) -> Result<()> {
-    let place = |path: &PathBuf| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
-    let file = |path: &PathBuf| {
-        let found = std::fs::metadata(path).ok()?;
-        let is_device = found.file_type().is_block_device();
-        Some(if is_device { (0, found.rdev()) } else { (found.dev(), found.ino()) })
-    };
-    let same = |a: &PathBuf, b: &PathBuf| place(a) == place(b) || (file(a).is_some() && file(a) == file(b));
-    for (at, path) in all.iter().enumerate() {
-        if all[..at].iter().any(|before| same(before, path)) {
-            let text = format!("`{}` is named twice as a target", path.display());
-            return Err(Failure::new(Exit::Usage, text));
-        }
-    }
-    Ok(())
-}
-
-/// Some paths as text: `a`, `a and b`, `a, b and c`.
-pub(crate) fn list(paths: &[PathBuf]) -> String {
-    let shown: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-    match &shown[..] {
-        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-        _ => shown.concat(),
-    }
-}
-
-/// The logical volume that `path` is to become.
-fn new_volume(path: &Path, writing: &Writing) -> Option<LogicalVolume> {
-    let copies = writing.copy_of.as_deref().is_some_and(is_device) && writing.form == FileForm::Raw;
-    LogicalVolume::at(path).filter(|_| (writing.create_volume || copies) && !path.exists())
-}
-
-/// Checks that `path` can begin as a copy of `--copy-of`.
-fn check_copy(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
-    let Some(base) = &writing.copy_of else {
-        if let Some(volume) = new_volume(path, writing) {
-            volume.check(writing.size.unwrap_or(0).max(geometry(version).size_bytes))?;
-        }
-        return Ok(());
-    };
-    let refuse = |text: &str| Err(Failure::new(Exit::Usage, format!("--copy-of: {text}")));
-    if is_null(path) || export(path).is_some() || export(base).is_some() {
-        return refuse("base and target are files or logical volumes of this machine");
-    }
-    let is_overlay = writing.form == FileForm::Qcow2;
-    disk::second_copy::check_base(base, path, is_overlay)?;
-    if is_overlay || (writing.resume && path.exists()) {
-        return Ok(());
-    }
-    if is_device(base) {
-        let Some(volume) = new_volume(path, writing) else {
-            return refuse("a snapshot is a new logical volume, /dev/GROUP/NAME");
-        };
-        return Ok(volume.check(LogicalVolume::snapshot_bytes(base)?)?);
-    }
-    if is_device(path) || new_volume(path, writing).is_some() {
-        return refuse("a device shares no blocks with a file; --reuse looks for what it holds itself");
-    }
-    match disk::container_of(&disk::open_source(base)?) {
-        None => Ok(()),
-        Some(found) => refuse(&format!(
-            "`{}` is {}, which a raw file can't share: --as qcow2 makes an overlay",
-            base.display(),
-            found.name
-        )),
-    }
-}
-
-/// Makes `path` a copy of `--copy-of`, or the logical volume that is to be made.
-fn begin_with(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
-    let volume = new_volume(path, writing);
-    match (&writing.copy_of, volume) {
-        (_, _) if writing.form != FileForm::Raw || (writing.resume && path.exists()) => Ok(()),
-        (Some(base), Some(volume)) => Ok(volume.snapshot(base)?),
-        (Some(base), None) => Ok(disk::second_copy::share_blocks(base, path)?),
-        (None, Some(volume)) => {
-            Ok(volume.create(writing.size.unwrap_or(0).max(geometry(version).size_bytes))?)
-        }
-        (None, None) => Ok(()),
-    }
-}
-
-/// Whether `path` is a disk, or a file that will hold one byte by byte.
-pub(crate) fn is_plain(path: &Path, writing: &Writing) -> bool {
-    !is_null(path) && export(path).is_none() && writing.form == FileForm::Raw
-}
 
 /// Opens the disk that an NBD server exports as `address`, if `version` fits on it.
 fn open_export(address: &str, version: &Manifest) -> Result<NbdDisk> {
@@ -183,7 +64,7 @@ pub(crate) fn check_stream(writing: &Writing, effort: &Effort) -> Result<()> {
 
 /// Refuses what `writing` asks for and the target at `path` can't have. Writes nothing.
 pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
-    let becomes_volume = new_volume(path, writing).is_some();
+    let becomes_volume = copies::new_volume(path, writing).is_some();
     let is_file = !is_null(path) && export(path).is_none() && !is_device(path) && !becomes_volume;
     if writing.form != FileForm::Raw && !is_file {
         let text = format!("--as is for files: `{}` takes the disk as it is", path.display());
@@ -207,14 +88,17 @@ pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
 /// Checks that `version` may be written to `path`, without writing anything. The disk that it was captured from is
 /// refused unless `onto_source` is set.
 pub(crate) fn check(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
-    check_copy(path, version, writing).map_err(|failure| match failure.exit {
+    if let Some(number) = writing.into {
+        into::check(path, version, number, writing)?;
+    }
+    copies::check(path, version, writing).map_err(|failure| match failure.exit {
         Exit::Refused => failure.hint("nothing was written"),
         _ => failure,
     })?;
-    if new_volume(path, writing).is_some() {
+    if copies::new_volume(path, writing).is_some() {
         return Ok(());
     }
-    check_existing(path, version, writing.onto_source)
+    check_existing(path, version, writing.onto_source || writing.into.is_some())
 }
 
 /// The same for a target that begins with what it holds.
@@ -253,10 +137,6 @@ pub(crate) fn check_device(path: &Path, version: &Manifest, onto_source: bool) -
         .hint("without --device the disk's bytes are kept in its folder"))
 }
 
-fn is_device(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
-}
-
 /// Number of bytes of a file that would be lost; 0 if it is missing, empty or only holes.
 fn held_bytes(path: &Path) -> u64 {
     let Ok(file) = std::fs::File::open(path) else { return 0 };
@@ -280,11 +160,16 @@ pub(crate) fn confirm(
     }
     let (image, number) = (&version.image, version.number);
     let by = format!("will be overwritten by {image}@{number}");
+    let goes_on = writing.is_some_and(|writing| writing.overwrite || writing.resume);
+    if let Some(place) = writing.and_then(|writing| writing.into).filter(|_| !goes_on || is_device(path)) {
+        let question = format!("all data on {} {by}", into::name(path, place));
+        return prompt::confirm(&question, "say --yes if you are sure");
+    }
     if is_device(path) || export(path).is_some() {
         return prompt::confirm(&format!("all data on {} {by}", path.display()), "say --yes if you are sure");
     }
     let held = if is_null(path) { 0 } else { held_bytes(path) };
-    if held == 0 || writing.is_some_and(|writing| writing.overwrite || writing.resume) {
+    if held == 0 || goes_on {
         return Ok(());
     }
     let question = format!("{} holds {} already, which {by}", path.display(), show_bytes(held));
@@ -299,6 +184,9 @@ pub(crate) fn open(path: &Path, version: &Manifest, writing: &Writing) -> Result
     if let Some(address) = export(path) {
         return Ok(Arc::new(open_export(address, version)?));
     }
+    if let Some(number) = writing.into {
+        return into::open(path, version, number);
+    }
     if writing.form == FileForm::Qcow2 {
         let size_bytes = opening(version, writing).create_size.unwrap_or(0);
         let geometry = Geometry { size_bytes, ..geometry(version) };
@@ -307,7 +195,7 @@ pub(crate) fn open(path: &Path, version: &Manifest, writing: &Writing) -> Result
             None => disk::open_qcow2_target(path, geometry, writing.resume)?,
         }));
     }
-    begin_with(path, version, writing)?;
+    copies::begin(path, version, writing)?;
     Ok(Arc::new(disk::open_target(path, &opening(version, writing))?))
 }
 
@@ -334,7 +222,9 @@ pub(crate) fn show_old(
     let target: Box<dyn ReadAt> = match export(path) {
         Some(address) => Box::new(open_export(address, version)?),
         // Another form begins with nothing in it, and a copy with what its base holds.
-        None if !is_plain(path, writing) || writing.copy_of.is_some() => return Ok(()),
+        None if !is_plain(path, writing) || writing.copy_of.is_some() || writing.into.is_some() => {
+            return Ok(());
+        }
         None => match disk::look_at_target(path, &opening(version, writing))? {
             Some(target) => target,
             None => return Ok(()),
@@ -415,12 +305,4 @@ fn plan_of_one(path: &Path, version: &Manifest) -> String {
         "would do: write {image}@{number} ({content} of data on a disk of {size}) to {}{over}\n",
         path.display()
     )
-}
-
-fn geometry(version: &Manifest) -> Geometry {
-    Geometry {
-        size_bytes: version.size_sectors * SECTOR_BYTES,
-        logical_sector_bytes: version.logical_sector_bytes,
-        physical_sector_bytes: version.physical_sector_bytes,
-    }
 }

@@ -13,8 +13,8 @@ use crate::file::{identify, io_error};
 use crate::tools::{self, run};
 use crate::{SurveyOptions, open_source, writers};
 
-/// Checks that `base` can be what `target` begins with. With `must_stay`, nobody may write to it: an overlay needs it as
-/// it is. `Refused` if it is the target itself, or is written to; `NotFound`; `Io`.
+/// Checks that `base` can be what `target` begins with. With `must_stay`, nobody may write to it: an overlay needs it
+/// as it is. `Refused` if it is the target itself, or is written to; `NotFound`; `Io`.
 pub fn check_base(base: &Path, target: &Path, must_stay: bool) -> Result<()> {
     let refused = |why: String| Err(Error::new(ErrorKind::Refused, format!("`{}` {why}", base.display())));
     let found = identify(base)?;
@@ -47,8 +47,8 @@ pub fn share_blocks(base: &Path, target: &Path) -> Result<()> {
             Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS => Error::new(
                 ErrorKind::Refused,
                 format!(
-                    "`{target}` can't share blocks with `{base}`: both must lie on one filesystem that can, such as XFS \
-                     or btrfs"
+                    "`{target}` can't share blocks with `{base}`: both must lie on one filesystem that can, such as \
+                     XFS or btrfs"
                 ),
             ),
             error => {

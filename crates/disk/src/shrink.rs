@@ -11,6 +11,7 @@ use base::units::show_bytes;
 use base::{Error, ErrorKind, Extent, ExtentSet, Result, is_zero};
 
 use crate::grow::{place, refuse_mounted_twin};
+use crate::position::set_hidden_sectors;
 use crate::tools::{self, Attached, Mounted, run, run_with};
 use crate::{
     DiskMap, Geometry, Partition, ReadAt as _, SurveyOptions, TableKind, open_source, sfdisk, survey,
@@ -344,8 +345,7 @@ fn lessen(way: Way, device: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Copies a partition `by` sectors down, and corrects the sector number of its start in the boot sectors of FAT and
-/// NTFS (`BPB_HiddSec`, Microsoft's FAT specification, section 3.1; NTFS has it in the same place).
+/// Copies a partition `by` sectors down, and corrects the sector number of its start in its boot sectors.
 fn move_down(file: &File, extent: Extent, by: u64, unit: u32) -> std::io::Result<()> {
     let (mut new, mut old) = (vec![0; COPIED], vec![0; COPIED]);
     let (mut from, end) = (extent.offset_bytes(), extent.end() * SECTOR_BYTES);
@@ -363,17 +363,8 @@ fn move_down(file: &File, extent: Extent, by: u64, unit: u32) -> std::io::Result
     }
     let logical = |sectors: u64| u32::try_from(sectors * SECTOR_BYTES / u64::from(unit)).unwrap_or(u32::MAX);
     let (was, is) = (logical(extent.start), logical(extent.start - by));
-    let start = to(extent.offset_bytes());
-    // The boot sector, FAT32's copy in its sector 6, and NTFS's in the partition's last one.
-    for place in [start, start + 6 * u64::from(unit), to(end) - u64::from(unit)] {
-        let mut sector = [0; 512];
-        file.read_exact_at(&mut sector, place)?;
-        let is_boot = sector[510..] == [0x55, 0xAA] && matches!(sector[0], 0xEB | 0xE9);
-        if is_boot && sector[0x1C..0x20] == was.to_le_bytes() {
-            file.write_all_at(&is.to_le_bytes(), place + 0x1C)?;
-        }
-    }
-    Ok(())
+    let moved = Extent::new(extent.start - by, extent.count);
+    set_hidden_sectors(file, moved, unit, Some(was), is).map(drop)
 }
 
 /// The table that `sfdisk` printed, as it is to be. `ratio`: sectors of 512 bytes in one of the disk's.

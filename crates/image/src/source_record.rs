@@ -34,6 +34,14 @@ impl SourceRecord {
         (!marks.is_empty()).then_some(Self { salt, marks, start_sector })
     }
 
+    /// The record of an image that begins `sectors` later. `Corrupt` if no disk is that large.
+    pub(crate) fn moved_by(&self, sectors: u64) -> base::Result<Self> {
+        let start_sector = self.start_sector.checked_add(sectors);
+        let start_sector =
+            start_sector.ok_or_else(|| base::Error::corrupt("a source that begins nowhere"))?;
+        Ok(Self { start_sector, ..self.clone() })
+    }
+
     /// Whether the `sectors` sectors that begin at `place` overlap the `sectors` sectors that begin where the image
     /// was captured.
     #[must_use]

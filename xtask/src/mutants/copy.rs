@@ -39,7 +39,7 @@ fn collect(root: &Path, path: &Path, files: &mut BTreeSet<PathBuf>) -> io::Resul
     if whole.is_file() {
         files.insert(path.to_owned());
     }
-    if whole.is_dir() && !path.ends_with("target") {
+    if whole.is_dir() && !crate::sources::is_build_folder(path) {
         for entry in fs::read_dir(whole)? {
             collect(root, &path.join(entry?.file_name()), files)?;
         }

@@ -15,6 +15,13 @@ pub(crate) struct Writing {
     /// its blocks, with --as qcow2 an overlay, of a logical volume a snapshot
     #[arg(long, value_name = "BASE", conflicts_with = "compress")]
     pub copy_of: Option<PathBuf>,
+    /// Write the image of one partition into this partition of a disk or raw file
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        conflicts_with_all = ["also", "copy_of", "create_volume", "compress", "form", "size", "grow", "keep_size"]
+    )]
+    pub into: Option<u32>,
     /// Make the logical volume /dev/GROUP/NAME if it is missing
     #[arg(long)]
     pub create_volume: bool,

@@ -277,7 +277,8 @@ fn ways(done: &FetchReport) -> Vec<(u64, &'static str)> {
 
 fn record(targets: &[PathBuf], done: &FetchReport) -> serde_json::Value {
     json!({
-        "type": "fetched", "reference": done.reference, "target": targets[0], "targets": targets, "transport": way(done),
+        "type": "fetched", "reference": done.reference, "target": targets[0], "targets": targets,
+        "transport": way(done),
         "multicast_bytes": done.multicast_bytes, "unicast_bytes": done.unicast_bytes,
         "peer_bytes": done.peer_bytes, "peers": peer_record(done),
         "served_bytes": done.node.as_ref().map(|node| node.traffic().sent_bytes),
@@ -327,7 +328,7 @@ fn text(args: &Args, targets: &[PathBuf], done: &FetchReport) -> String {
     format!(
         "fetched {} to {}: {ways}, received in {received} ({rate}), installed after {installed}\n{why}{}\n",
         done.reference,
-        target::list(targets),
+        target::list(targets, &args.writing),
         sentence(&done.install, &args.target)
     )
 }

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::Extent;
 use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
 use disk::{Qcow2Stream, WriteAt};
-use image::{Catalogue, InstallOptions, InstallReport, Installer, Manifest, ObjectSource, Progress, Stage};
+use image::{
+    Catalogue, InstallOptions, InstallReport, Installer, Manifest, ObjectSource, Part, Progress, Stage,
+};
 use net::fetch::{Counting, HostReporter};
 use serde_json::json;
 use store::Repository;
@@ -48,6 +51,9 @@ pub(crate) struct Args {
     /// disk that is meant; `nbd://HOST/EXPORT`; `-` for standard output; `null:` decodes and verifies, but writes
     /// nothing
     pub target: PathBuf,
+    /// Install only this partition of the image
+    #[arg(long, value_name = "NUMBER", conflicts_with = "compress")]
+    pub partition: Option<u32>,
     #[command(flatten)]
     pub writing: Writing,
     #[command(flatten)]
@@ -65,31 +71,55 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     context.output.detail(&format!("version {}@{}", version.image, version.number));
     if args.target.as_os_str() == target::STDOUT {
         target::check_stream(&args.writing, &args.effort)?;
-        return to_stdout(context, repository_of(&library)?, version);
+        return to_stdout(context, repository_of(&library)?, &version, args.partition);
     }
-    check_targets(&targets, &version, &args.writing)?;
-    let here = if args.writing.compress { Some(repository_of(&library)?) } else { None };
-    let catalogue = Arc::new(Catalogue::load(&version, library.objects(), library.cipher())?);
-    for target in &targets {
-        target::show_old(target, &version, &catalogue, &args.writing, context.output)?;
+    let part = args.partition.map(|number| part_of(&library, &version, number)).transpose()?;
+    match &part {
+        None => install(context, args, &targets, &library, (&version, library.objects())),
+        Some(part) => install(context, args, &targets, &library, (&part.manifest, part)),
+    }
+}
+
+/// One partition of a version.
+fn part_of<'a>(library: &'a Library, version: &Manifest, number: u32) -> Result<Part<'a>> {
+    let catalogue = Catalogue::load(version, library.objects(), library.cipher())?;
+    Part::of(version, &catalogue, number, library.objects()).map_err(|error| {
+        let failure = Failure::from(error);
+        if failure.exit == Exit::Refused { failure.hint("nothing was written") } else { failure }
+    })
+}
+
+/// Writes `version`, whose objects come from `objects`, to `targets`.
+fn install(
+    context: &Context,
+    args: &Args,
+    targets: &[PathBuf],
+    library: &Library,
+    (version, objects): (&Manifest, &dyn ObjectSource),
+) -> Result<()> {
+    check_targets(targets, version, &args.writing)?;
+    let here = if args.writing.compress { Some(repository_of(library)?) } else { None };
+    let catalogue = Arc::new(Catalogue::load(version, objects, library.cipher())?);
+    for target in targets {
+        target::show_old(target, version, &catalogue, &args.writing, context.output)?;
     }
     if context.global.dry_run {
         let record = json!({
             "type": "plan", "image": version.image, "number": version.number, "target": targets[0],
             "targets": targets, "data_bytes": version.statistics.data_bytes,
         });
-        return context.output.result(&record, || target::plan(&targets, &version));
+        return context.output.result(&record, || target::plan(targets, version));
     }
-    for target in &targets {
-        target::confirm(target, &version, &context.global, Some(&args.writing))?;
+    for target in targets {
+        target::confirm(target, version, &context.global, Some(&args.writing))?;
     }
     if let Some(repository) = here {
-        return to_compressed(context, args, repository, &version);
+        return to_compressed(context, args, repository, version);
     }
     let began = clock::now();
-    let reporter = reporter(&library, &version, &args.target);
+    let reporter = reporter(library, version, &args.target);
     interrupt::leaves(left_in(&args.target));
-    let disks = match open_targets(&targets, &version, &args.writing, &args.effort) {
+    let disks = match open_targets(targets, version, &args.writing, &args.effort) {
         Ok(disks) => disks,
         Err(refused) => {
             reporter.into_iter().for_each(|reporter| reporter.refused(&refused.message));
@@ -99,10 +129,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let meter = Meter::new(context.output, context.global.quiet);
     let options = target::options(&args.target, &args.writing, &args.effort);
     let done = match reporter {
-        None => write(catalogue, library.objects(), disks, options, &Arc::new(meter), |meter| meter),
+        None => write(catalogue, objects, disks, options, &Arc::new(meter), |meter| meter),
         Some(reporter) => {
             let arrived = Arc::clone(reporter.arrived());
-            let source = Counting::new(library.objects(), &arrived);
+            let source = Counting::new(objects, &arrived);
             let meter = Arc::new(meter.of_network(&arrived));
             let done = write(catalogue, &source, disks, options, &meter, |meter| reporter.watch(meter));
             reporter.end_install(done.as_ref());
@@ -114,8 +144,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let took = clock::now().duration_since(began);
     context
         .output
-        .result(&record(&targets, &version, &done, took), || text(&targets, &version, &done, took))?;
-    after_install(&targets, &version, &args.writing, context.output)
+        .result(&record(targets, version, &done, took), || text(targets, version, args, &done, took))?;
+    after_install(targets, version, &args.writing, context.output)
 }
 
 /// Checks, before anything is written, that all of `targets` can have what `writing` asks for.
@@ -150,6 +180,7 @@ pub(crate) fn after_install(
     output: Output,
 ) -> Result<()> {
     targets.iter().try_for_each(|target| {
+        target::set_place(target, version, writing, output)?;
         grow::after_install(target, version, writing, output)?;
         personalize::after_install(target, writing, output)
     })
@@ -204,8 +235,14 @@ fn to_compressed(context: &Context, args: &Args, repository: &Repository, versio
     })
 }
 
-/// Writes the whole disk to standard output, from its first byte to its last. Free space reads as zeros.
-fn to_stdout(context: &Context, repository: &Repository, version: Manifest) -> Result<()> {
+/// Writes the whole disk, or one partition, to standard output, from its first byte to its last. Free space reads as
+/// zeros.
+fn to_stdout(
+    context: &Context,
+    repository: &Repository,
+    version: &Manifest,
+    partition: Option<u32>,
+) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     if context.output.is_json() || context.global.dry_run {
         return Err(Failure::new(
@@ -216,14 +253,18 @@ fn to_stdout(context: &Context, repository: &Repository, version: Manifest) -> R
     if stdout.is_terminal() {
         return Err(Failure::new(Exit::Usage, "a terminal is no place for a disk: redirect standard output"));
     }
-    let (name, bytes) =
-        (format!("{}@{}", version.image, version.number), version.size_sectors * SECTOR_BYTES);
+    let extent = match partition {
+        None => Extent::new(0, version.size_sectors),
+        Some(number) => version.extent_of(number)?,
+    };
+    let (name, bytes) = (format!("{}@{}", version.image, version.number), extent.len_bytes());
     let meter = Meter::new(context.output, context.global.quiet);
     meter.begin(Stage::Install, bytes);
     interrupt::leaves(Leaves::PartOfStream);
     let began = clock::now();
     let snapshot = repository.snapshot(&name.parse()?)?;
-    let written = snapshot.copy_to(0, bytes, &mut Metered { to: &mut stdout, meter: &meter });
+    let written =
+        snapshot.copy_to(extent.offset_bytes(), bytes, &mut Metered { to: &mut stdout, meter: &meter });
     meter.finish();
     written.and_then(|()| {
         stdout.flush().map_err(|error| base::Error::from_io("write to standard output", error))
@@ -321,14 +362,20 @@ pub(crate) fn report_record(done: &InstallReport) -> serde_json::Value {
     })
 }
 
-fn text(targets: &[PathBuf], version: &Manifest, done: &InstallReport, took: Duration) -> String {
+fn text(
+    targets: &[PathBuf],
+    version: &Manifest,
+    args: &Args,
+    done: &InstallReport,
+    took: Duration,
+) -> String {
     let (image, number, first) = (&version.image, version.number, &targets[0]);
     let rate = show_rate(done.written_bytes + done.kept_bytes + done.moved_bytes, took);
     let what = sentence(done, first);
     if target::is_null(first) {
         return format!("read {image}@{number}: {what}, {}, {rate}\n", show_duration(took));
     }
-    let names = target::list(targets);
+    let names = target::list(targets, &args.writing);
     format!("installed {image}@{number} on {names}: {what}, {}, {rate}\n", show_duration(took))
 }
 

@@ -16,9 +16,10 @@ use crate::workers::thread_count;
 use super::old::Old;
 use super::options::{InstallOptions, Reuse};
 use super::plan::{Plan, PlannedChunk};
+use super::report::InstallReport;
 use super::shared::{Shared, State};
 use super::writer::Writer;
-use super::{InstallReport, blank, check, finish, reuse};
+use super::{blank, check, finish, reuse};
 
 /// What became of an object that was passed to a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

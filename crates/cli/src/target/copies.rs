@@ -1,0 +1,67 @@
+//! Targets that begin as copies of what this host holds, and logical volumes that are to be made.
+
+use std::path::Path;
+
+use disk::second_copy::LogicalVolume;
+use image::Manifest;
+
+use super::kind::{geometry, is_device, is_null};
+use crate::args::{FileForm, Writing};
+use crate::exit::{Exit, Failure, Result};
+use crate::source::export;
+
+/// The logical volume that `path` is to become.
+pub(super) fn new_volume(path: &Path, writing: &Writing) -> Option<LogicalVolume> {
+    let copies = writing.copy_of.as_deref().is_some_and(is_device) && writing.form == FileForm::Raw;
+    LogicalVolume::at(path).filter(|_| (writing.create_volume || copies) && !path.exists())
+}
+
+/// Checks that `path` can begin as a copy of `--copy-of`.
+pub(super) fn check(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
+    let Some(base) = &writing.copy_of else {
+        if let Some(volume) = new_volume(path, writing) {
+            volume.check(writing.size.unwrap_or(0).max(geometry(version).size_bytes))?;
+        }
+        return Ok(());
+    };
+    let refuse = |text: &str| Err(Failure::new(Exit::Usage, format!("--copy-of: {text}")));
+    if is_null(path) || export(path).is_some() || export(base).is_some() {
+        return refuse("base and target are files or logical volumes of this machine");
+    }
+    let is_overlay = writing.form == FileForm::Qcow2;
+    disk::second_copy::check_base(base, path, is_overlay)?;
+    if is_overlay || (writing.resume && path.exists()) {
+        return Ok(());
+    }
+    if is_device(base) {
+        let Some(volume) = new_volume(path, writing) else {
+            return refuse("a snapshot is a new logical volume, /dev/GROUP/NAME");
+        };
+        return Ok(volume.check(LogicalVolume::snapshot_bytes(base)?)?);
+    }
+    if is_device(path) || new_volume(path, writing).is_some() {
+        return refuse("a device shares no blocks with a file; --reuse looks for what it holds itself");
+    }
+    match disk::container_of(&disk::open_source(base)?) {
+        None => Ok(()),
+        Some(found) => refuse(&format!(
+            "`{}` is {}, which a raw file can't share: --as qcow2 makes an overlay",
+            base.display(),
+            found.name
+        )),
+    }
+}
+
+/// Makes `path` a copy of `--copy-of`, or the logical volume that is to be made.
+pub(super) fn begin(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
+    let volume = new_volume(path, writing);
+    match (&writing.copy_of, volume) {
+        (_, _) if writing.form != FileForm::Raw || (writing.resume && path.exists()) => Ok(()),
+        (Some(base), Some(volume)) => Ok(volume.snapshot(base)?),
+        (Some(base), None) => Ok(disk::second_copy::share_blocks(base, path)?),
+        (None, Some(volume)) => {
+            Ok(volume.create(writing.size.unwrap_or(0).max(geometry(version).size_bytes))?)
+        }
+        (None, None) => Ok(()),
+    }
+}
