@@ -12,6 +12,7 @@ mod freeze;
 pub mod grow;
 mod in_use;
 mod ioctl;
+pub mod logical_volume;
 pub mod map;
 mod mounts;
 pub mod personal;

@@ -44,6 +44,8 @@ pub struct BootOptions {
     pub memory_bytes: u64,
     /// Number of processors of the machine.
     pub processors: u32,
+    /// Raw files of more disks: `/dev/vdb` and so on. What the machine writes to them stays.
+    pub more_disks: Vec<PathBuf>,
 }
 
 impl Default for BootOptions {
@@ -53,6 +55,7 @@ impl Default for BootOptions {
             timeout: Duration::from_secs(180),
             memory_bytes: 1 << 30,
             processors: 2,
+            more_disks: Vec::new(),
         }
     }
 }
@@ -114,6 +117,9 @@ impl Machine {
                 .arg(nbd_device(socket, export))
                 .args(["-device", "virtio-blk-pci,drive=disk0"]),
         };
+        for disk in &options.more_disks {
+            command.arg("-drive").arg(drive("if=virtio,format=raw", disk));
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let started = command.spawn();
         started

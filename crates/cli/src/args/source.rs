@@ -10,6 +10,10 @@ pub(crate) struct Taking {
     /// sectors from different points in time
     #[arg(long)]
     pub live: bool,
+    /// Capture a snapshot of a logical volume: programs that write to it go on meanwhile, and see no change. It is
+    /// removed at the end
+    #[arg(long, conflicts_with_all = ["freeze", "live"])]
+    pub snapshot: bool,
     /// Treat the source as a raw disk although it begins like a file of another format, such as QCOW2
     #[arg(long, value_enum)]
     pub format: Option<SourceForm>,

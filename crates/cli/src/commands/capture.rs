@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use base::ErrorKind;
 use base::units::{show_bytes, show_duration};
+use disk::logical_volume::Snapshot;
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{
     CaptureOptions, Captured, Catalogue, ChunkSize, Cipher, KnownChunks, Manifest, ObjectSink, ObjectSource,
@@ -18,7 +19,7 @@ use super::Context;
 use crate::args::parse::{parse_chunk_bytes, parse_label};
 use crate::args::{Effort, ServerAccess, SourceForm, Taking};
 use crate::clock;
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::Leaves;
 use crate::source::{self, Contents, StableSource};
 use crate::ui::progress::{Meter, show_rate};
@@ -34,6 +35,7 @@ use crate::{connect, interrupt, paced, repository, version};
 Examples:
   diskcast capture /dev/sda classroom
   diskcast capture /dev/sdb data --freeze         freeze its mounted filesystems during the capture
+  diskcast capture /dev/vg0/web web --snapshot    of a logical volume in use
   diskcast capture disk.img web --partition 2 --label os=debian-12
   diskcast capture cloud.qcow2 web                a disk of a virtual machine; cloud.img.xz works, too
   ssh other 'dd if=/dev/sdb bs=1M' | diskcast capture - web
@@ -102,12 +104,34 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             &[],
         );
     }
-    let source = source::open(context, &args.source, &args.taking, args.raw)?;
+    let snapshot = args.taking.snapshot.then(|| snapshot(context, &args.source)).transpose()?;
+    let path = snapshot.as_ref().map_or(args.source.clone(), |snapshot| snapshot.volume().path());
+    let source = source::open(context, &path, &args.taking, args.raw)?;
     let written = source::written_meanwhile(context, args.to.is_some())?;
     let stable = StableSource::begin(context, &source, &options, &args.taking, &written)?;
     let done = read(context, args, (image, client), (&source, &options), &stable);
     let released = stable.release();
-    done.and(released)
+    drop(source);
+    let removed = snapshot.map_or(Ok(()), |snapshot| Ok(snapshot.volume().remove()?));
+    done.and(released).and(removed)
+}
+
+/// Takes a snapshot of the logical volume at `path`.
+fn snapshot(context: &Context, path: &Path) -> Result<Snapshot> {
+    if context.global.dry_run {
+        let text = "--snapshot takes one, and --dry-run changes nothing: leave out one of them";
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    let taken = Snapshot::of(path).map_err(|error| {
+        let failure = Failure::from(error);
+        match failure.exit {
+            Exit::Refused => failure.hint("--freeze keeps a mounted filesystem still while it is read"),
+            _ => failure,
+        }
+    })?;
+    let last = taken.volume().clone();
+    interrupt::at_last(move || drop(last.remove()));
+    Ok(taken)
 }
 
 /// A disk in a temporary file that was made of a version.
@@ -123,7 +147,8 @@ pub(crate) struct Made<'a> {
 /// Captures `made` as a version of `name`.
 pub(crate) fn file(context: &Context, made: Made<'_>, name: &str, effort: &Effort) -> Result<()> {
     let Made { path, from, base, skip } = made;
-    let taking = Taking { freeze: false, live: false, format: Some(SourceForm::Raw), backing: false };
+    let format = Some(SourceForm::Raw);
+    let taking = Taking { freeze: false, live: false, snapshot: false, format, backing: false };
     let args = Args {
         source: path.to_owned(),
         name: name.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use disk::second_copy::LogicalVolume;
+use disk::logical_volume::LogicalVolume;
 use image::Manifest;
 
 use super::kind::{geometry, is_device, is_null};

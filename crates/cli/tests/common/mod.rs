@@ -15,20 +15,37 @@ use lab::boot::{BootOptions, Medium, until_login};
 
 /// The disk that `make demo` boots. It is built if `CI` is set; elsewhere it is used if it exists.
 pub(crate) fn debian() -> Option<PathBuf> {
+    debian_disk("disk.img", "")
+}
+
+/// A disk like it in the file `name`, with more `packages`.
+fn debian_disk(name: &str, packages: &str) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let disk = target.join("debian/disk.img");
+    let disk = target.join("debian").join(name);
     if std::env::var_os("CI").is_some() {
+        // Tests of one program run side by side.
+        static BUILDS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+        let _alone = BUILDS.lock();
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/debian-disk.sh");
-        assert!(Command::new(tool).arg(&disk).status().unwrap().success());
+        assert!(Command::new(tool).args(["--packages", packages]).arg(&disk).status().unwrap().success());
     }
     disk.exists().then_some(disk)
 }
 
 /// A folder with a copy of [`debian`] in the file `name`, for a test that takes root. `None`, and a word about it,
 /// where that can't be had.
-#[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
 pub(crate) fn with_debian(name: &str) -> Option<Bench> {
-    let Some(debian) = debian().filter(|_| rustix::process::geteuid().is_root()) else {
+    copy_of(debian(), name)
+}
+
+/// [`with_debian`], with LVM's tools in it.
+pub(crate) fn with_lvm(name: &str) -> Option<Bench> {
+    copy_of(debian_disk("lvm.img", "lvm2 thin-provisioning-tools"), name)
+}
+
+#[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+fn copy_of(debian: Option<PathBuf>, name: &str) -> Option<Bench> {
+    let Some(debian) = debian.filter(|_| rustix::process::geteuid().is_root()) else {
         eprintln!("left out: it takes root, and `make demo` makes the disk that is booted");
         return None;
     };

@@ -1,0 +1,149 @@
+//! Tests logical volumes in a machine whose kernel has them: as sources in use, as targets that are made, as snapshots
+//! of each other; and the disk below, to which a kernel has written. LVM's and ext's own tools judge.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use base::ErrorKind;
+use common::Bench;
+use lab::boot::{BootOptions, Medium, until_login};
+
+/// What the machine does when it starts. It ends with a line of its own, or switches itself off.
+const GUEST: &str = r#"#!/bin/bash
+set -eEu
+exec >/dev/ttyS0 2>&1
+trap 'echo "line $LINENO failed: $BASH_COMMAND"; sync; poweroff -f' ERR
+export DISKCAST_REPO=/srv/repo DISKCAST_STATE=/srv/state XDG_CACHE_HOME=/srv/cache DISKCAST_CONFIG=/dev/null
+refused() { local expected=$1; shift; local told; if told=$("$@" 2>&1); then false; fi; [[ $told = *"$expected"* ]] || { echo "$told"; false; }; }
+number() { grep -o "\"$1\":[0-9]*" "$2" | tail -1 | cut -d: -f2; }
+mkdir -p /a /b
+if vgs vg >/dev/null 2>&1; then
+    vgchange -q -ay vg
+    for volume in src new; do
+        e2fsck -fn /dev/vg/$volume
+        mount -o ro /dev/vg/$volume /b
+        (cd /b && sha256sum -c --quiet sums)
+        umount /b
+    done
+    echo "the guest is done"
+    exit
+fi
+pvcreate -q /dev/vdb
+vgcreate -q vg /dev/vdb
+lvcreate -q -y -L 96M -n src vg
+mkfs.ext4 -q /dev/vg/src
+mount /dev/vg/src /a
+head -c 8M /dev/urandom >/a/data
+(cd /a && sha256sum data >sums)
+sync
+echo "step: a source in use"
+while :; do echo more >>/a/log; head -c 65536 /dev/urandom >/a/noise; sync /a/noise; done &
+writer=$!
+refused "is mounted at" diskcast capture /dev/vg/src web
+refused "is no logical volume" diskcast capture /dev/vdb web --snapshot
+diskcast capture /dev/vg/src web --snapshot -q
+[ "$(lvs --noheadings -o lv_name vg | wc -l)" = 1 ]
+kill $writer
+wait $writer || true
+echo "step: a volume is made"
+refused "vg" diskcast install web /dev/vg/big --create-volume --size 10G --yes
+refused "no place for a file" diskcast install web /dev/vg/new --yes
+[ ! -e /dev/vg/big ]
+diskcast install web /dev/vg/new --create-volume --yes -q
+e2fsck -fn /dev/vg/new
+mount -o ro /dev/vg/new /b
+(cd /b && sha256sum -c --quiet sums)
+umount /b
+echo "step: a snapshot"
+diskcast install web /dev/vg/copy --copy-of /dev/vg/new --yes --json >/tmp/told
+[ "$(number written_bytes /tmp/told)" = 0 ]
+[ "$(lvs --noheadings -o origin vg/copy | tr -d ' ')" = new ]
+e2fsck -fn /dev/vg/copy
+dd if=/dev/urandom of=/dev/vg/copy bs=64k seek=100 count=16 status=none conv=fsync
+diskcast install web /dev/vg/copy2 --copy-of /dev/vg/new --yes -q
+refused "a snapshot is a new logical volume" diskcast install web /dev/vg/copy --copy-of /dev/vg/new --yes
+diskcast install web /dev/vg/copy --copy-of /dev/vg/new --resume --yes --json >/tmp/told
+[ "$(number written_bytes /tmp/told)" -gt 0 ]
+e2fsck -fn /dev/vg/copy
+echo "step: a thin volume"
+lvcreate -q -y -L 240M -T vg/pool
+lvcreate -q -y -V 96M -T vg/pool -n thin
+diskcast install web /dev/vg/thin --yes -q
+diskcast install web /dev/vg/thin2 --copy-of /dev/vg/thin --yes -q
+[ "$(lvs --noheadings -o segtype vg/thin2 | tr -d ' ')" = thin ]
+e2fsck -fn /dev/vg/thin2
+mount /dev/vg/thin2 /b
+diskcast capture /dev/vg/thin2 thin --snapshot -q
+umount /b
+echo "step: the end"
+umount /a
+lvremove -q -y vg/copy vg/copy2 vg/thin2 vg/thin vg/pool
+# In two pieces.
+lvextend -q -L +32M vg/src
+e2fsck -fy /dev/vg/src >/dev/null
+resize2fs /dev/vg/src
+vgchange -q -an vg
+sync
+echo "the guest is done"
+"#;
+
+const UNIT: &str = "[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\nExecStart=/srv/guest\n\
+                    [Install]\nWantedBy=multi-user.target\n";
+
+/// Puts this build and the script into the root filesystem of `system.img`.
+const PREPARE: &str = r#"
+set -e
+strip -o diskcast "$1"
+mkdir root
+mount -o loop,offset=$((264192 * 512)),sizelimit=$((3403776 * 512)) system.img root
+trap 'umount root' EXIT
+install -m 755 diskcast root/usr/local/bin/diskcast
+install -m 755 guest root/srv/guest
+cp guest.service root/etc/systemd/system/
+# It would hang up the line that the script writes to.
+ln -s /dev/null root/etc/systemd/system/serial-getty@ttyS0.service
+ln -s ../guest.service root/etc/systemd/system/multi-user.target.wants/guest.service
+"#;
+
+/// Starts the machine with a second disk, and waits for its end. False where no machine can be started.
+fn run(bench: &Bench, disk: &str) -> bool {
+    let options = BootOptions {
+        prompt: "the guest is done".to_owned(),
+        timeout: std::time::Duration::from_secs(240),
+        more_disks: vec![bench.path(disk)],
+        ..BootOptions::default()
+    };
+    match until_login(Medium::File(&bench.path("system.img")), &options) {
+        Err(error) if error.kind() == ErrorKind::Unsupported && std::env::var_os("CI").is_none() => false,
+        boot => boot.map(|_| true).unwrap(),
+    }
+}
+
+#[test]
+fn volumes_are_captured_in_use_made_and_copied_and_what_a_kernel_wrote_survives() {
+    let Some(bench) = common::with_lvm("system.img") else { return };
+    fs::write(bench.path("guest"), GUEST).unwrap();
+    fs::write(bench.path("guest.service"), UNIT).unwrap();
+    let mut script = Command::new("bash");
+    script.args(["-c", PREPARE, "-", env!("CARGO_BIN_EXE_diskcast")]).current_dir(bench.path("."));
+    let done = script.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    bench.tool("truncate -s 768M volumes.img");
+    if !run(&bench, "volumes.img") {
+        return;
+    }
+
+    let captured = bench.see("capture volumes.img group");
+    assert!(captured.ends_with("exit: 0\n") && !captured.contains("whole"), "{captured}");
+    let version = bench.json("inspect group");
+    let allocated = version[0]["manifest"]["statistics"]["allocated_bytes"].as_u64();
+    assert!(allocated.is_some_and(|bytes| bytes < 64 << 20), "{version:?}");
+    let mut noise = vec![0; 768 << 20];
+    base::Chance::from_seed(3).fill(&mut noise);
+    fs::write(bench.path("again.img"), noise).unwrap();
+    assert!(bench.see("install group again.img --overwrite -q").ends_with("exit: 0\n"));
+    assert!(run(&bench, "again.img"));
+}
