@@ -8,7 +8,7 @@ mod exfat;
 mod ext;
 mod fat;
 mod little_endian;
-mod lvm;
+pub(crate) mod lvm;
 mod ntfs;
 mod swap;
 mod xfs;

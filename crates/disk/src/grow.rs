@@ -6,34 +6,17 @@ use std::path::Path;
 
 use base::{Error, ErrorKind, Extent, Result};
 
-use crate::tools::{self, Attached, Mounted, run};
+mod volume;
+mod way;
+
+use crate::tools::{self, Attached};
 use crate::{
     DiskMap, Partition, ReadAt, SurveyOptions, TableKind, TargetOptions, backup_gpt, open_source,
     open_target, preflight, sfdisk, survey,
 };
+pub use volume::GrownVolume;
+use way::{WAYS, Way, enlarge, refuse_mounted};
 
-/// What a filesystem can be grown by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Ext,
-    Xfs,
-    Btrfs,
-    Ntfs,
-    Swap,
-    Lvm,
-}
-
-/// Kinds of filesystems that can grow, the way, and the tools that it needs.
-const WAYS: &[(&str, Way, &[&str])] = &[
-    ("ext2", Way::Ext, &["e2fsck", "resize2fs"]),
-    ("ext3", Way::Ext, &["e2fsck", "resize2fs"]),
-    ("ext4", Way::Ext, &["e2fsck", "resize2fs"]),
-    ("xfs", Way::Xfs, &["mount", "umount", "xfs_growfs"]),
-    ("btrfs", Way::Btrfs, &["mount", "umount", "btrfs"]),
-    ("ntfs", Way::Ntfs, &["ntfsresize"]),
-    ("swap", Way::Swap, &["mkswap"]),
-    ("LVM2_member", Way::Lvm, &["pvresize"]),
-];
 /// Types of partitions that stand last on many disks and that nobody means: Windows' recovery, by GUID and by MBR type.
 const RECOVERY: [&str; 2] = ["de94bba4-06d1-4d40-a16a-bfd50179d6ac", "27"];
 
@@ -81,6 +64,17 @@ pub struct Grown {
     pub kind: &'static str,
     /// Its size in bytes before, and now.
     pub bytes: (u64, u64),
+    /// The logical volume in it that grew, too.
+    pub volume: Option<GrownVolume>,
+}
+
+/// What is to grow.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// The partition; `None` for the last one.
+    pub number: Option<u32>,
+    /// The logical volume in it; `None` for the only one that can grow.
+    pub volume: Option<String>,
 }
 
 /// Chooses the partition that can grow when the disk becomes larger: number `wanted`, or the last one. `Refused`, with
@@ -134,16 +128,25 @@ pub fn slots(map: &DiskMap) -> Vec<Slot> {
     map.partitions.iter().map(Slot::of).collect()
 }
 
-/// Grows partition `wanted` of the disk at `path`, or the last one, to the end of the disk, and its filesystem with it.
-/// `None` if there is nothing to gain. Does nothing twice: after a crash it can be called again. `Refused` if the disk
-/// is in use or nothing can grow; `Io` if a tool fails, with its words.
-pub fn grow(path: &Path, wanted: Option<u32>) -> Result<Option<Grown>> {
+/// Grows the partition that `wish` names, or the last one, of the disk at `path` to the end of the disk, and its
+/// filesystem with it; of LVM, the logical volume that `wish` names, or the only one that can grow. `None` if there is
+/// nothing to gain. Does nothing twice: after a crash it can be called again. `Refused` if the disk is in use or
+/// nothing can grow; `Io` if a tool fails, with its words.
+pub fn grow(path: &Path, wish: &Wish) -> Result<Option<Grown>> {
+    let wanted = wish.number;
     let look = || survey(&open_source(path)?, &SurveyOptions::default());
     let before = look()?;
     let geometry = before.geometry;
     preflight(path, geometry, None)?;
     let choice = choose(&slots(&before), wanted)?;
     choice.check()?;
+    if choice.way == Way::Lvm {
+        let extent = extent_of(&before, choice.number).unwrap_or(Extent::new(0, 0));
+        volume::check(path, extent, wish.volume.as_deref())?;
+    } else if wish.volume.is_some() {
+        let text = format!("{} holds {}, and no logical volumes", place(choice.number), choice.kind);
+        return Err(Error::new(ErrorKind::Refused, text));
+    }
     if choice.way == Way::Btrfs {
         refuse_mounted_twin(&before, choice.number)?;
     }
@@ -154,12 +157,8 @@ pub fn grow(path: &Path, wanted: Option<u32>) -> Result<Option<Grown>> {
         whole.end()?;
     }
     let after = look()?;
-    let extent_in = |map: &DiskMap| {
-        let found = map.partitions.iter().find(|partition| partition.number == choice.number);
-        found.map(|partition| partition.extent)
-    };
     let numbers = |map: &DiskMap| map.partitions.iter().map(|partition| partition.number).collect::<Vec<_>>();
-    let (Some(old), Some(new)) = (extent_in(&before), extent_in(&after)) else {
+    let (Some(old), Some(new)) = (extent_of(&before, choice.number), extent_of(&after, choice.number)) else {
         let text = format!("{} is gone after it grew", place(choice.number));
         return Err(Error::new(ErrorKind::Corrupt, text));
     };
@@ -168,10 +167,25 @@ pub fn grow(path: &Path, wanted: Option<u32>) -> Result<Option<Grown>> {
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
     let device = Attached::over(path, new, geometry.logical_sector_bytes)?;
-    enlarge(&choice, device.path(), &after)?;
+    if choice.way == Way::Lvm {
+        device.release();
+    }
+    let found = after.partitions.iter().find(|partition| partition.number == choice.number);
+    let filesystem = found.and_then(|partition| partition.filesystem.as_ref());
+    enlarge(choice.way, device.path(), filesystem)?;
+    let volume = match choice.way {
+        Way::Lvm => volume::grow(&device, wish.volume.as_deref())?,
+        _ => None,
+    };
     device.end()?;
     let bytes = (old.len_bytes(), new.len_bytes());
-    Ok((bytes.1 > bytes.0).then_some(Grown { number: choice.number, kind: choice.kind, bytes }))
+    let grew = bytes.1 > bytes.0 || volume.is_some();
+    Ok(grew.then_some(Grown { number: choice.number, kind: choice.kind, bytes, volume }))
+}
+
+/// Where partition `number` lies.
+fn extent_of(map: &DiskMap, number: u32) -> Option<Extent> {
+    map.partitions.iter().find(|partition| partition.number == number).map(|partition| partition.extent)
 }
 
 /// Moves the backup of a GPT to the end, if it is elsewhere.
@@ -202,59 +216,10 @@ fn extend(device: &Path, map: &DiskMap, number: u32) -> Result<()> {
     to_end(number)
 }
 
-/// Makes the filesystem fill `device`.
-fn enlarge(choice: &Choice, device: &Path, map: &DiskMap) -> Result<()> {
-    match choice.way {
-        Way::Ext => {
-            // 1: it corrected something, such as a journal that was not replayed.
-            tools::run_with(&[0, 1], "e2fsck", &["-f", "-p"], &[device], None)?;
-            run("resize2fs", &[], &[device], None)?;
-        }
-        Way::Xfs => {
-            let mounted = Mounted::at(device, "xfs", "nouuid,nosuid,nodev,noexec")?;
-            run("xfs_growfs", &["-d"], &[mounted.path()], None)?;
-            mounted.end()?;
-        }
-        Way::Btrfs => {
-            let mounted = Mounted::at(device, "btrfs", "nosuid,nodev,noexec")?;
-            run("btrfs", &["filesystem", "resize", "max"], &[mounted.path()], None)?;
-            mounted.end()?;
-        }
-        Way::Ntfs => {
-            run("ntfsresize", &["--force", "--force", "--no-progress-bar"], &[device], Some("y\n"))?;
-        }
-        Way::Swap => {
-            let swap = map.partitions.iter().find(|partition| partition.number == choice.number);
-            let swap = swap.and_then(|partition| partition.filesystem.as_ref());
-            let mut arguments = Vec::new();
-            if let Some(uuid) = swap.and_then(|swap| swap.uuid.as_deref()) {
-                arguments.extend(["--uuid", uuid]);
-            }
-            if let Some(label) = swap.and_then(|swap| swap.label.as_deref()) {
-                arguments.extend(["--label", label]);
-            }
-            run("mkswap", &arguments, &[device], None)?;
-        }
-        Way::Lvm => {
-            let devices = format!("--devices={}", device.display());
-            run("pvresize", &[&devices], &[device], None)?;
-        }
-    }
-    Ok(())
-}
-
 /// Refuses if a btrfs with the same UUID is mounted on this machine: the kernel would take both for parts of one.
 pub(crate) fn refuse_mounted_twin(map: &DiskMap, number: u32) -> Result<()> {
     let found = map.partitions.iter().find(|partition| partition.number == number);
-    let uuid = found.and_then(|partition| partition.filesystem.as_ref()?.uuid.clone()).unwrap_or_default();
-    if uuid.is_empty() || !Path::new("/sys/fs/btrfs").join(&uuid).exists() {
-        return Ok(());
-    }
-    let text = format!(
-        "the btrfs in {} can't be mounted: one with the same UUID, {uuid}, is mounted here",
-        place(number)
-    );
-    Err(Error::new(ErrorKind::Refused, text))
+    refuse_mounted(found.and_then(|partition| partition.filesystem.as_ref()), &place(number))
 }
 
 #[cfg(test)]

@@ -98,9 +98,9 @@ impl LogicalVolume {
 pub struct Snapshot(LogicalVolume);
 
 impl Snapshot {
-    /// Takes one of the volume at `path`. LVM keeps the filesystems on it still for that moment. It has room for as many
-    /// changes as the group has free: after more of them it can't be read any longer. `Refused` if it is no logical
-    /// volume, if LVM's tools are missing, or if the group has nothing free; `Io` with LVM's words.
+    /// Takes one of the volume at `path`. LVM keeps the filesystems on it still for that moment. It has room for as
+    /// many changes as the group has free: after more of them it can't be read any longer. `Refused` if it is no
+    /// logical volume, if LVM's tools are missing, or if the group has nothing free; `Io` with LVM's words.
     pub fn of(path: &Path) -> Result<Self> {
         tools::check("a snapshot", &["lvcreate", "lvremove", "lvs"])?;
         let found = Found::at(path)?;

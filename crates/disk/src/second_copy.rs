@@ -1,6 +1,6 @@
 //! Begins a target as a copy of what this host holds already, without copying its bytes: a file that shares blocks
-//! with another. A snapshot of a logical volume is made in `logical_volume.rs`, an overlay in QCOW2 is made in `container/qcow2_target.rs`. What
-//! the copy holds is compared with the image afterwards, so the base may be any disk.
+//! with another. A snapshot of a logical volume is made in `logical_volume.rs`, an overlay in QCOW2 in
+//! `container/qcow2_target.rs`. What the copy holds is compared with the image afterwards, so the base may be any disk.
 
 use std::fs::OpenOptions;
 use std::path::Path;

@@ -80,6 +80,9 @@ pub(crate) fn run_with(
     Err(Error::new(ErrorKind::Io, format!("{tool} failed: {last}")))
 }
 
+/// How often it is looked whether a loop device is gone: for about a second.
+const DETACH_LOOKS: u32 = 200_000;
+
 /// A loop device over a part of a disk.
 pub(crate) struct Attached {
     device: PathBuf,
@@ -106,11 +109,40 @@ impl Attached {
         &self.device
     }
 
+    /// Takes it from the volume group that udev has activated on it, since it looks like a physical volume that was
+    /// plugged in. Only devices above this one are removed: the machine may have a group of the same name.
+    pub(crate) fn release(&self) {
+        // Where there is no udev, nothing is activated.
+        let _ = run("udevadm", &["settle", "--timeout=10"], &[], None);
+        let all = holders(&self.device);
+        // Those that lie on others first.
+        for holder in all.iter().rev() {
+            let _ = run("dmsetup", &["remove", "--retry", holder], &[], None);
+        }
+    }
+
+    /// Waits until it is gone: a program that looks at all devices, such as udev, may hold it for an instant, and the
+    /// disk below counts as used for as long. Not for ever.
+    fn wait(&self) {
+        let name = self.device.file_name().unwrap_or_default();
+        let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+        let before = std::fs::read(&backing);
+        let is_there = || before.is_ok() && std::fs::read(&backing).ok() == before.as_ref().ok().cloned();
+        for _ in 0..DETACH_LOOKS {
+            if !is_there() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// Writes out what its cache holds, and detaches it.
     pub(crate) fn end(mut self) -> Result<()> {
         self.ended = true;
         let synced = std::fs::File::open(&self.device).and_then(|device| device.sync_all());
+        self.release();
         run("losetup", &["--detach"], &[&self.device], None)?;
+        self.wait();
         synced.map_err(|error| Error::from_io("write out a changed filesystem", error))
     }
 }
@@ -118,9 +150,27 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         if !self.ended {
+            self.release();
             let _ = run("losetup", &["--detach"], &[&self.device], None);
         }
     }
+}
+
+/// The names of the kernel's mapped devices on `device`, and on those.
+fn holders(device: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut waiting = vec![device.file_name().unwrap_or_default().to_owned()];
+    while let Some(name) = waiting.pop() {
+        let folder = Path::new("/sys/block").join(&name).join("holders");
+        for holder in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = Path::new("/sys/block").join(holder.file_name()).join("dm/name");
+            if let Ok(name) = std::fs::read_to_string(name) {
+                found.push(name.trim().to_owned());
+                waiting.push(holder.file_name());
+            }
+        }
+    }
+    found
 }
 
 /// A mounted filesystem, in a folder of its own.

@@ -5,10 +5,15 @@ mod common;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use base::ErrorKind;
 use common::*;
-use disk::grow::grow;
+use disk::grow::{Wish, grow};
+
+fn of(number: Option<u32>) -> Wish {
+    Wish { number, volume: None }
+}
 
 /// Sizes of the disk before and after, in bytes.
 const OLD: u64 = 400 << 20;
@@ -81,11 +86,11 @@ fn the_last_partition_and_its_filesystem_fill_a_larger_disk() {
         let old = last_bytes(&disk);
         // Nothing to gain: nothing changes but what the tools note.
         if table != GPT {
-            assert_eq!(grow(&disk, None).unwrap(), None, "{name}");
+            assert_eq!(grow(&disk, &of(None)).unwrap(), None, "{name}");
             assert_eq!(last_bytes(&disk), old, "{name}");
         }
         File::options().write(true).open(&disk).unwrap().set_len(NEW).unwrap();
-        let grown = grow(&disk, None).unwrap().unwrap();
+        let grown = grow(&disk, &of(None)).unwrap().unwrap();
         assert_eq!(grown.bytes, (old, last_bytes(&disk)), "{name}");
         assert!(NEW - last_bytes(&disk) - start * 512 <= 2 << 20, "{name}: {}", last_bytes(&disk));
         if table == GPT {
@@ -102,7 +107,7 @@ fn the_last_partition_and_its_filesystem_fill_a_larger_disk() {
         assert_same_files(&copy, &after.folder, &["lost+found"], name);
         drop((after, device));
         // A second call does no harm.
-        assert_eq!(grow(&disk, None).unwrap(), None, "{name}");
+        assert_eq!(grow(&disk, &of(None)).unwrap(), None, "{name}");
     }
 }
 
@@ -116,7 +121,7 @@ fn a_filesystem_without_a_table_and_swap_and_lvm_grow() {
     run("mkfs.ext4 -q -F", &[&bare]);
     File::options().write(true).open(&bare).unwrap().set_len(NEW).unwrap();
     // A survey ends the disk where the file does, so nothing of it grows but the filesystem.
-    grow(&bare, None).unwrap();
+    grow(&bare, &of(None)).unwrap();
     let told = run("dumpe2fs -h", &[&bare]);
     assert_eq!(number(&told, "Block count:") * number(&told, "Block size:"), NEW);
 
@@ -126,8 +131,8 @@ fn a_filesystem_without_a_table_and_swap_and_lvm_grow() {
     let part = Loop::over(&disk, &format!("-o {} --sizelimit {}", 206_848 * 512, 204_800 * 512));
     run("mkswap -U 6b1d8f9c-4b5e-4a52-9d3a-0f0f5a2f1c11 -L mine", &[&part.0]);
     drop(part);
-    assert_eq!(grow(&disk, None).unwrap_err().kind(), ErrorKind::Refused);
-    assert!(grow(&disk, Some(2)).unwrap().is_some());
+    assert_eq!(grow(&disk, &of(None)).unwrap_err().kind(), ErrorKind::Refused);
+    assert!(grow(&disk, &of(Some(2))).unwrap().is_some());
     let swap = map_of(&disk).partitions.pop().unwrap().filesystem.unwrap();
     assert_eq!(swap.uuid.as_deref(), Some("6b1d8f9c-4b5e-4a52-9d3a-0f0f5a2f1c11"));
     assert_eq!(swap.label.as_deref(), Some("mine"));
@@ -140,7 +145,7 @@ fn a_filesystem_without_a_table_and_swap_and_lvm_grow() {
     run(&format!("pvcreate -q {devices}"), &[&device.0]);
     run(&format!("vgcreate -q {devices} group"), &[&device.0]);
     drop(device);
-    assert!(grow(&disk, None).unwrap().is_some());
+    assert!(grow(&disk, &of(None)).unwrap().is_some());
     let device = Loop::over(&disk, &format!("-o {}", 2048 * 512));
     let told = run(
         &format!(
@@ -150,6 +155,109 @@ fn a_filesystem_without_a_table_and_swap_and_lvm_grow() {
         &[],
     );
     assert!(told.trim().parse::<f64>().unwrap() > 380.0, "{told}");
+}
+
+/// A disk with a volume group in its only partition. Its volumes have these names and sizes in extents of 4 MiB, and
+/// lie one after the other. Each gets what the line makes in it.
+fn group(bench: &Bench, file: &str, volumes: &[(&str, u64, &str)]) -> PathBuf {
+    let disk = bench.sparse_file(file, OLD);
+    run_with_input("sfdisk -q", &disk, "label: gpt\nstart=2048, size=409600, type=V\n");
+    let device = Loop::over(&disk, &format!("-o {} --sizelimit {}", 2048 * 512, 409_600 * 512));
+    let devices = format!("--driverloaded n --devices {}", device.0.display());
+    run(&format!("pvcreate -q {devices}"), &[&device.0]);
+    run(&format!("vgcreate -q {devices} group"), &[&device.0]);
+    for (name, extents, _) in volumes {
+        run(&format!("lvcreate -q {devices} -an -Zn -Wn -y -l {extents} -n {name} group"), &[]);
+    }
+    drop(device);
+    let mut at = 0;
+    for (_, extents, make) in volumes {
+        let part = volume(&disk, at, *extents);
+        run(make, &[&part.0]);
+        at += extents;
+    }
+    disk
+}
+
+/// A logical volume that begins at an extent, as a device.
+fn volume(disk: &Path, at: u64, extents: u64) -> Loop {
+    Loop::over(disk, &format!("-o {} --sizelimit {}", (2 << 20) + (at << 22), extents << 22))
+}
+
+fn lengthen(disk: &Path) {
+    File::options().write(true).open(disk).unwrap().set_len(NEW).unwrap();
+}
+
+#[test]
+fn a_logical_volume_and_its_filesystem_grow_where_no_kernel_knows_it() {
+    if !is_root() || !have(&["mkfs.ext4", "mkfs.btrfs", "mkswap", "lvcreate", "lvextend", "vgs"]) {
+        return;
+    }
+    let bench = Bench::new();
+    for make in ["mkfs.ext4 -q", "mkfs.btrfs -q"] {
+        let disk = group(&bench, &make[5..9], &[("swap", 4, "mkswap"), ("root", 32, make)]);
+        lengthen(&disk);
+        let grown = grow(&disk, &Wish::default()).unwrap().unwrap();
+        let volume_grown = grown.volume.clone().unwrap();
+        assert_eq!((volume_grown.name.as_str(), volume_grown.bytes.0), ("root", 32 << 22), "{grown:?}");
+        // All but what the tables, LVM's metadata and the rest of an extent take.
+        assert!(volume_grown.bytes.1 > NEW - (16 << 20) - (4 << 22), "{grown:?}");
+        let part = volume(&disk, 4, volume_grown.bytes.1 >> 22);
+        if make.contains("ext4") {
+            run("e2fsck -fn", &[&part.0]);
+            let told = run("dumpe2fs -h", &[&part.0]);
+            assert_eq!(number(&told, "Block count:") * number(&told, "Block size:"), volume_grown.bytes.1);
+        } else {
+            run("btrfs check", &[&part.0]);
+            let told = run("btrfs inspect-internal dump-super", &[&part.0]);
+            assert_eq!(number(&told, "total_bytes"), volume_grown.bytes.1);
+        }
+        drop(part);
+        // LVM's own check, and a second time.
+        let device = Loop::over(&disk, &format!("-o {}", 2048 * 512));
+        run(&format!("vgck -q --driverloaded n --devices {} group", device.0.display()), &[]);
+        drop(device);
+        assert_eq!(grow(&disk, &Wish::default()).unwrap(), None);
+        assert_eq!(map_of(&disk).warnings, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn which_volume_is_meant_is_not_guessed() {
+    if !is_root() || !have(&["mkfs.ext4", "mkswap", "lvcreate", "lvextend", "vgs"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let has_mapper = Command::new("dmsetup").arg("targets").output().is_ok_and(|told| told.status.success());
+    let wish = |name: &str| Wish { number: None, volume: Some(name.to_owned()) };
+    // Two that could.
+    let disk = group(&bench, "two", &[("home", 8, "mkfs.ext4 -q"), ("root", 8, "mkfs.ext4 -q")]);
+    lengthen(&disk);
+    for (name, words) in [("srv", "there is no logical volume `srv`; there are: "), ("home", "second piece")]
+    {
+        // Where the kernel has a device mapper, the second piece is no obstacle.
+        if name == "home" && has_mapper {
+            continue;
+        }
+        let error = grow(&disk, &wish(name)).unwrap_err();
+        assert!(error.kind() == ErrorKind::Refused && error.to_string().contains(words), "{error}");
+        assert!(map_of(&disk).partitions[0].extent.count == 409_600, "the partition has changed");
+    }
+    let grown = grow(&disk, &Wish::default()).unwrap().unwrap();
+    assert_eq!(grown.volume, None, "the physical volume alone");
+    let grown = grow(&disk, &wish("root")).unwrap().unwrap();
+    assert_eq!(grown.volume.as_ref().unwrap().name, "root");
+    run("e2fsck -fn", &[&volume(&disk, 8, grown.volume.unwrap().bytes.1 >> 22).0]);
+    run("e2fsck -fn", &[&volume(&disk, 0, 8).0]);
+    // Swap space is not meant, and what no partition has is said.
+    let disk = group(&bench, "swap", &[("root", 8, "mkfs.ext4 -q"), ("swap", 8, "mkswap")]);
+    lengthen(&disk);
+    let error = grow(&disk, &wish("swap")).unwrap_err();
+    assert!(error.to_string().contains("can't grow: it holds swap"), "{error}");
+    let bare = bench.sparse_file("bare", OLD);
+    run("mkfs.ext4 -q -F", &[&bare]);
+    let error = grow(&bare, &wish("root")).unwrap_err();
+    assert!(error.to_string().contains("no logical volumes"), "{error}");
 }
 
 #[test]
@@ -162,14 +270,14 @@ fn what_can_not_grow_is_left_as_it_was() {
     let disk = some_disk(&bench, MBR, 22528, "mkfs.vfat -F 32", "");
     let before = fs::read(&disk).unwrap();
     for wanted in [None, Some(1), Some(9)] {
-        assert_eq!(grow(&disk, wanted).unwrap_err().kind(), ErrorKind::Refused);
+        assert_eq!(grow(&disk, &of(wanted)).unwrap_err().kind(), ErrorKind::Refused);
     }
     assert!(fs::read(&disk).unwrap() == before);
     // A disk in use.
     let disk = some_disk(&bench, MBR, 22528, "mkfs.ext4 -q -F", "");
     let before = fs::read(&disk).unwrap();
     let (device, mounted) = open_last(&bench, &disk, "mount -o ro");
-    assert_eq!(grow(&disk, None).unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(grow(&disk, &of(None)).unwrap_err().kind(), ErrorKind::Refused);
     drop((mounted, device));
     assert!(fs::read(&disk).unwrap() == before);
 }

@@ -2,6 +2,7 @@
 
 use base::units;
 use daemon::attached::Quiesce;
+use disk::grow::Wish;
 
 /// Parses KEY=VALUE; the key is not empty.
 pub(crate) fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -22,6 +23,20 @@ pub(crate) fn parse_disk_rate(text: &str) -> Result<u64, String> {
 /// Parses a number of bytes.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     units::parse_bytes(text).ok_or_else(|| "expected a number of bytes, such as 4096 or 20G".to_owned())
+}
+
+/// Parses PARTITION/VOLUME, of which both may be missing.
+pub(crate) fn parse_wish(text: &str) -> Result<Wish, String> {
+    let (number, volume) =
+        text.split_once('/').map_or((text, None), |(number, volume)| (number, Some(volume)));
+    let number = match number {
+        "" => None,
+        number => Some(number.parse().map_err(|_| "expected PARTITION or PARTITION/VOLUME".to_owned())?),
+    };
+    match volume {
+        Some("") => Err("expected the name of a logical volume after the slash".to_owned()),
+        volume => Ok(Wish { number: number.filter(|number| *number > 0), volume: volume.map(str::to_owned) }),
+    }
 }
 
 /// Parses OFFSET+LENGTH into a range of bytes, which is not empty.

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use super::Own;
-use super::parse::{parse_disk_rate, parse_memory, parse_size};
+use disk::grow::Wish;
+
+use super::parse::{parse_disk_rate, parse_memory, parse_size, parse_wish};
 
 /// How a target is written.
 #[derive(Debug, Clone, clap::Args)]
@@ -46,16 +48,18 @@ pub(crate) struct Writing {
     /// Do not move the backup GPT to the end of a larger disk
     #[arg(long)]
     pub keep_gpt: bool,
-    /// Then grow the last partition, or the one with this number, and its filesystem to the end of a larger disk
+    /// Then grow the last partition, or the one with this number, and its filesystem to the end of a larger disk. In
+    /// LVM the only volume that can grow does so, or the one that is named
     #[arg(
         long,
-        value_name = "PARTITION",
+        value_name = "PARTITION[/VOLUME]",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "0",
+        default_missing_value = "",
+        value_parser = parse_wish,
         conflicts_with = "keep_gpt"
     )]
-    pub grow: Option<u32>,
+    pub grow: Option<Wish>,
     /// Format of a file that is written
     #[arg(long = "as", value_enum, value_name = "FORMAT", default_value_t = FileForm::Raw)]
     pub form: FileForm,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
-use disk::grow::{self, Choice, Grown};
+use disk::grow::{self, Choice, Grown, GrownVolume, Wish};
 use image::Manifest;
 use serde_json::json;
 
@@ -19,12 +19,14 @@ use crate::{interrupt, target};
 /// Grow the last partition of a disk to its end
 ///
 /// The partition grows in the table, and its filesystem with it: ext2, ext3, ext4, XFS, btrfs, NTFS, swap, and the
-/// physical volume of LVM, by their own tools. The disk must not be in use. A second call does no harm.
+/// physical volume of LVM, by their own tools. Of the logical volumes in it the only one that can grow does so, or the
+/// one that is named. The disk must not be in use. A second call does no harm.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   diskcast grow /dev/sdb
   diskcast grow disk.img --partition 3
+  diskcast grow /dev/sdb --volume root                  in LVM
   diskcast install web disk.img --size 20G --grow       in one go")]
 pub(crate) struct Args {
     /// Block device or raw file
@@ -32,6 +34,9 @@ pub(crate) struct Args {
     /// Partition that grows, if it is not simply the last one: swap space and recovery systems are not taken for it
     #[arg(long, value_name = "NUMBER")]
     pub partition: Option<u32>,
+    /// Logical volume in it that grows, too, if it is not the only one that can
+    #[arg(long, value_name = "NAME")]
+    pub volume: Option<String>,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -46,26 +51,37 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             format!("would do: grow {what} of {} to the end of the disk\n", args.disk.display())
         });
     }
-    grow(&args.disk, args.partition, context.output)
+    grow(&args.disk, &Wish { number: args.partition, volume: args.volume.clone() }, context.output)
 }
 
 /// Grows, and prints what came of it.
-fn grow(disk: &Path, wanted: Option<u32>, output: Output) -> Result<()> {
+fn grow(disk: &Path, wish: &Wish, output: Output) -> Result<()> {
     interrupt::leaves(Leaves::NotGrown);
     // The first Ctrl-C waits: a filesystem that is mounted or half changed must not be left.
     interrupt::hold();
-    let grown = grow::grow(disk, wanted)?;
+    let grown = grow::grow(disk, wish)?;
     interrupt::leaves(Leaves::Nothing);
     let record = json!({
         "type": "grown", "disk": disk, "partition": grown.as_ref().map(|grown| grown.number),
         "bytes_before": grown.as_ref().map(|grown| grown.bytes.0),
         "bytes": grown.as_ref().map(|grown| grown.bytes.1),
+        "volume": grown.as_ref().and_then(|grown| grown.volume.as_ref()).map(|volume| json!({
+            "name": volume.name, "bytes_before": volume.bytes.0, "bytes": volume.bytes.1,
+        })),
     });
     output.result(&record, || match grown {
         None => format!("{}: nothing to grow, the last partition ends where the disk does\n", disk.display()),
-        Some(Grown { number, kind, bytes: (before, now) }) => {
-            let (what, before, now) = (place(number, kind), show_bytes(before), show_bytes(now));
-            format!("grew {what} of {} from {before} to {now}\n", disk.display())
+        Some(Grown { number, kind, bytes: (before, now), volume }) => {
+            let mut parts = Vec::new();
+            if now > before {
+                let (before, now) = (show_bytes(before), show_bytes(now));
+                parts.push(format!("{} of {} from {before} to {now}", place(number, kind), disk.display()));
+            }
+            parts.extend(volume.map(|GrownVolume { name, kind, bytes: (before, now) }| {
+                let (before, now) = (show_bytes(before), show_bytes(now));
+                format!("logical volume {name} ({kind}) from {before} to {now}")
+            }));
+            format!("grew {}\n", parts.join(", "))
         }
     })
 }
@@ -96,7 +112,7 @@ pub(crate) fn after_install(
 ) -> Result<()> {
     if writing.grow.is_some() {
         let told = |failure: Failure| failure.hint("the image is installed; `diskcast grow` tries again");
-        return grow(target, wanted(writing), output).map_err(told);
+        return grow(target, &writing.grow.clone().unwrap_or_default(), output).map_err(told);
     }
     if !target::is_plain(target, writing) {
         return Ok(());
@@ -118,7 +134,7 @@ const WORTH_BYTES: u64 = 16 << 20;
 
 /// The partition that `--grow` names; `None` for the last one.
 fn wanted(writing: &Writing) -> Option<u32> {
-    writing.grow.filter(|&number| number > 0)
+    writing.grow.as_ref().and_then(|wish| wish.number)
 }
 
 fn choose(version: &Manifest, wanted: Option<u32>) -> base::Result<Choice> {

@@ -6,7 +6,7 @@ mod group;
 mod mapped;
 
 use base::limits::SECTOR_BYTES;
-use base::{Extent, Result};
+use base::{Error, ErrorKind, Extent, Result};
 use crc::{Algorithm, CRC_32_ISO_HDLC, Crc, Table};
 
 use super::little_endian::{u32_at, u64_at};
@@ -162,6 +162,50 @@ fn add(volume: &Volume, logical: &Logical, live: bool, used: &mut Coverage) -> R
 
 fn add_all(logical: &Logical, used: &mut Coverage) {
     logical.segments.iter().flat_map(group::Segment::places).for_each(|place| used.add(place));
+}
+
+/// A logical volume that holds what its user wrote.
+#[derive(Debug)]
+pub(crate) struct LogicalVolume {
+    pub(crate) name: String,
+    /// The filesystem in it, if it is known.
+    pub(crate) filesystem: Option<Filesystem>,
+    /// Where its sectors lie in the physical volume, in their order; `None` if they lie in stripes.
+    pub(crate) pieces: Option<Vec<Extent>>,
+}
+
+/// The name of the volume group on the physical volume, and its logical volumes. `Refused`, with the reason, if they
+/// can't be read; `Io`.
+pub(crate) fn logical_volumes(volume: &Volume) -> Result<(String, Vec<LogicalVolume>)> {
+    let read = || -> std::result::Result<Group, Why> {
+        let label = Label::read(volume)?.ok_or_else(|| Why::Whole("its label is damaged".to_owned()))?;
+        Group::parse(&label.text(volume)?, &label.uuid, volume.sectors())
+    };
+    let group = read().map_err(|why| match why {
+        Why::Failed(error) => error,
+        Why::Whole(why) => Error::new(ErrorKind::Refused, format!("the physical volume of LVM: {why}")),
+    })?;
+    let describe = |logical: &Logical| -> Result<Option<LogicalVolume>> {
+        let Some(mapped) = Mapped::new(*volume, logical) else { return Ok(None) };
+        let filesystem = super::identify(&Volume::whole(&mapped))?;
+        let is_linear = logical.segments.iter().all(|segment| segment.stripes.len() == 1);
+        let pieces = is_linear.then(|| joined(logical.segments.iter().flat_map(group::Segment::places)));
+        Ok(Some(LogicalVolume { name: logical.name.clone(), filesystem, pieces }))
+    };
+    let volumes = group.volumes.iter().filter_map(|logical| describe(logical).transpose());
+    Ok((group.name, volumes.collect::<Result<_>>()?))
+}
+
+/// The same pieces, where one that follows the one before is joined to it.
+fn joined(pieces: impl Iterator<Item = Extent>) -> Vec<Extent> {
+    let mut joined: Vec<Extent> = Vec::new();
+    for piece in pieces {
+        match joined.last_mut() {
+            Some(last) if last.end() == piece.start => last.count += piece.count,
+            _ => joined.push(piece),
+        }
+    }
+    joined
 }
 
 impl AllocationReader for Lvm {

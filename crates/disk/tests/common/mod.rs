@@ -83,7 +83,13 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         // A second panic would hide the first.
+        let backing = Path::new("/sys/block").join(self.0.file_name().unwrap()).join("loop/backing_file");
+        let file = fs::read(&backing);
         assert!(output("losetup -d", &[&self.0]).status.success() || std::thread::panicking());
+        // A tool that looks at all devices may hold it for an instant, and the kernel keeps the file as long.
+        while file.is_ok() && fs::read(&backing).ok() == file.as_ref().ok().cloned() {
+            std::thread::yield_now();
+        }
     }
 }
 

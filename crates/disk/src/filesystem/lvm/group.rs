@@ -30,6 +30,7 @@ pub(super) struct Segment {
 
 /// The group.
 pub(super) struct Group {
+    pub(super) name: String,
     /// The sectors of the physical volume that its extents have.
     pub(super) extents: Extent,
     pub(super) volumes: Vec<Logical>,
@@ -48,7 +49,7 @@ impl Group {
     pub(super) fn parse(text: &str, uuid: &str, sectors: u64) -> Result<Self, Why> {
         let damaged = || Why::Whole("the metadata of its volume group is damaged".to_owned());
         let all = Section::parse(text).ok_or_else(damaged)?;
-        let (_, group) = all.sections().next().ok_or_else(damaged)?;
+        let (group_name, group) = all.sections().next().ok_or_else(damaged)?;
         let physical: Vec<_> = group.section("physical_volumes").ok_or_else(damaged)?.sections().collect();
         require(physical.len() == 1, || format!("its volume group has {} physical volumes", physical.len()))?;
         let (name, here) = physical[0];
@@ -61,7 +62,7 @@ impl Group {
         let end = end.filter(|end| *end <= sectors && extent_sectors > 0).ok_or_else(damaged)?;
         let layout = Layout { physical: name, extent_sectors, extents: Extent::between(start, end), count };
         let volumes = group.section("logical_volumes").map_or(Ok(Vec::new()), |all| layout.volumes(all))?;
-        Ok(Self { extents: layout.extents, volumes })
+        Ok(Self { name: group_name.to_owned(), extents: layout.extents, volumes })
     }
 }
 
