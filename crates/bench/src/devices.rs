@@ -2,6 +2,7 @@
 //! for very many extents.
 
 pub(crate) mod delta;
+pub(crate) mod guest_io;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -83,6 +83,7 @@ const GROUPS: &[&[&Group]] = &[
         &devices::GROUP,
         &devices::PLANS,
         &devices::delta::GROUP,
+        &devices::guest_io::GROUP,
     ],
     &[&fetch::GROUP, &fetch::INSTALLED, &sealed::GROUP],
     multicast::GROUPS,

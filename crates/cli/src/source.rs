@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) use contents::{Contents, export, is_local, open, open_export, scratch_folder};
 use disk::{Container, Freezer, Source, SurveyOptions, Watch, Writer};
 
-use crate::args::{SourceForm, Taking};
+use crate::args::Taking;
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::{interrupt, repository};
@@ -22,15 +22,6 @@ const HINT: &str = "unmount it, remount it read-only or end what writes to it; \
                     --freeze keeps its filesystems still meanwhile; --live takes it as it is, and marks the version";
 /// The same hint for a commit, which has neither --freeze nor --live.
 const HINT_OF_COMMIT: &str = "unmount it, remount it read-only or end what writes to it";
-
-/// Refuses the `source` of a commit if it contains a disk in a format other than raw (such as QCOW2), unless `form`
-/// says that it is raw.
-pub(crate) fn check_form(source: &Source, form: Option<SourceForm>) -> Result<()> {
-    let Some(found) = disk::container_of(source).filter(|_| form != Some(SourceForm::Raw)) else {
-        return Ok(());
-    };
-    Err(not_raw(source, found, ""))
-}
 
 /// The refusal of a `source` in another format than raw. `instead` begins the hint: what to do instead of a conversion.
 fn not_raw(source: &Source, found: Container, instead: &str) -> Failure {

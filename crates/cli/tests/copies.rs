@@ -179,6 +179,43 @@ fn a_file_shares_blocks_where_the_filesystem_can() {
     assert!(!bench.path("xfs/vm3.img").exists());
 }
 
+/// Runs one command of qemu-io on a QCOW2.
+fn qemu_io(bench: &Bench, name: &str, command: &str) {
+    let mut tool = std::process::Command::new("qemu-io");
+    let done = tool.args(["-f", "qcow2", "-c", command]).arg(bench.path(name)).output().unwrap();
+    assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn what_a_machine_changed_in_its_overlay_becomes_a_version() {
+    let bench = two_versions();
+    well(&bench.see("install web@2 over.qcow2 --as qcow2 --copy-of one.img -q"));
+    let seen = bench.see("commit web over.qcow2");
+    assert!(seen.contains("needs another file") && seen.contains("--backing"), "{seen}");
+    let seen = bench.see("commit web over.qcow2 --backing");
+    assert!(seen.contains("nothing differs from web@2"), "{seen}");
+    qemu_io(&bench, "over.qcow2", "write -P 0x5a 5M 64k");
+    qemu_io(&bench, "over.qcow2", "write -z -u 8M 128k");
+    let seen = bench.see("commit web over.qcow2 --backing");
+    assert!(seen.contains("as web@3") && seen.ends_with("exit: 0\n"), "{seen}");
+    bench.tool("qemu-img convert -O raw over.qcow2 flat.img");
+    well(&bench.see("install web@3 out.img --free zero -q"));
+    assert_same(&bench.path("flat.img"), &bench.path("out.img"));
+    // Alone, compressed, and with what it discarded freed.
+    bench.tool("qemu-img convert -c -O qcow2 over.qcow2 alone.qcow2");
+    bench.tool("gzip -k alone.qcow2");
+    for name in ["alone.qcow2", "alone.qcow2.gz"] {
+        let seen = bench.see(&format!("commit web {name}"));
+        assert!(seen.contains("nothing differs from web@3"), "{name}: {seen}");
+    }
+    let before = bench.json("inspect web@3")[0]["manifest"]["statistics"]["allocated_bytes"].as_u64();
+    well(&bench.see("commit web alone.qcow2 --free-holes"));
+    let after = bench.json("inspect web")[0]["manifest"]["statistics"]["allocated_bytes"].as_u64();
+    assert!(after < before, "{after:?} of {before:?}");
+    well(&bench.see("install web freed.img --free zero -q"));
+    assert_same(&bench.path("flat.img"), &bench.path("freed.img"));
+}
+
 /// Unmounts a folder at the end of a test.
 struct Unmount<'a>(&'a Bench);
 

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use base::ErrorKind;
 use common::Bench;
-use lab::boot::{BootOptions, Medium, until_login};
+use lab::boot::{BootOptions, Disk, Medium, until_login};
 
 /// What the machine does when it starts. It ends with a line of its own, or switches itself off.
 const GUEST: &str = r#"#!/bin/bash
@@ -119,7 +119,7 @@ fn run(bench: &Bench, disk: &str) -> bool {
     let options = BootOptions {
         prompt: "the guest is done".to_owned(),
         timeout: std::time::Duration::from_secs(240),
-        more_disks: vec![bench.path(disk)],
+        more_disks: vec![Disk { path: bench.path(disk), format: "raw", direct: false }],
         ..BootOptions::default()
     };
     match until_login(Medium::File(&bench.path("system.img")), &options) {

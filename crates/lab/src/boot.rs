@@ -44,8 +44,19 @@ pub struct BootOptions {
     pub memory_bytes: u64,
     /// Number of processors of the machine.
     pub processors: u32,
-    /// Raw files of more disks: `/dev/vdb` and so on. What the machine writes to them stays.
-    pub more_disks: Vec<PathBuf>,
+    /// More disks: `/dev/vdb` and so on. What the machine writes to them stays.
+    pub more_disks: Vec<Disk>,
+}
+
+/// A disk in a file.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    /// The file.
+    pub path: PathBuf,
+    /// Its format, as QEMU calls it.
+    pub format: &'static str,
+    /// Whether QEMU reads and writes it past this machine's page cache.
+    pub direct: bool,
 }
 
 impl Default for BootOptions {
@@ -118,7 +129,9 @@ impl Machine {
                 .args(["-device", "virtio-blk-pci,drive=disk0"]),
         };
         for disk in &options.more_disks {
-            command.arg("-drive").arg(drive("if=virtio,format=raw", disk));
+            let cache = if disk.direct { "none" } else { "writeback" };
+            let options = format!("if=virtio,format={},cache={cache}", disk.format);
+            command.arg("-drive").arg(drive(&options, &disk.path));
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let started = command.spawn();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use base::limits::SECTOR_BYTES;
 use base::units::{show_bytes, show_duration};
 use base::{Extent, ExtentSet};
-use disk::{ReadAt as _, SurveyOptions, Watch};
+use disk::{ReadAt, SurveyOptions, Watch};
 use mirror::{Images, Written};
 use rustix::fs::SeekFrom;
 use serde_json::json;
@@ -17,8 +17,9 @@ use store::{Content, ImageName, Reference, Snapshot};
 use super::Context;
 use super::running::{self, What};
 use crate::args::parse::{parse_range, parse_size};
-use crate::args::{RunningDisk, SourceForm, There};
+use crate::args::{RunningDisk, SourceForm, Taking, There};
 use crate::exit::{Exit, Failure, Result};
+use crate::source::Contents;
 use crate::{clock, connect, repository, source};
 
 /// Store the changes of a disk as a new version of its image
@@ -36,6 +37,7 @@ use crate::{clock, connect, repository, source};
 Examples:
   diskcast commit lab-pc disk.img                       the differences from the newest version
   diskcast commit lab-pc disk.img --range 1M+4096 --range 3G+64K --expect 7
+  diskcast commit web vm2.qcow2 --backing               an overlay over another file
   diskcast commit lab-pc part.img --at 1M               a whole file, at this offset
   diskcast commit archive day.tar --append              after the end of the image
   diskcast commit lab-pc disk.img --free-holes          also free what the guest discarded
@@ -45,7 +47,7 @@ pub(crate) struct Args {
     /// Image that gets the new version [with --disk the default: that of the disk's base]
     #[arg(required_unless_present = "disk")]
     pub name: Option<String>,
-    /// Disk with the changes: a block device or a raw file
+    /// Disk with the changes: a block device, a raw file, QCOW2, and the other forms that `capture` reads
     #[arg(required_unless_present = "disk", conflicts_with = "disk")]
     pub source: Option<PathBuf>,
     #[command(flatten)]
@@ -85,23 +87,31 @@ pub(crate) struct Args {
     /// Treat SOURCE as a raw disk although it begins like a file of another format, such as QCOW2
     #[arg(long, value_enum, conflicts_with = "disk")]
     pub format: Option<SourceForm>,
+    /// Also read the files that a QCOW2 or VMDK names, such as the base of an overlay. Whoever made it chose these names
+    #[arg(long, conflicts_with = "disk")]
+    pub backing: bool,
     #[command(flatten)]
     pub there: There,
 }
 
 /// Bytes of the source that are searched for holes at a time.
 const PIECE_BYTES: u64 = 4 << 20;
+/// The unit in which a disk in another form than raw is searched for zeros: a cluster of most QCOW2 files.
+const CLUSTER_BYTES: u64 = 64 << 10;
 /// Maximum number of ranges in a commit; beyond that, the gaps between some ranges are written too.
 const RANGES_MAX: usize = 1 << 20;
 
 /// A file or device whose byte 0 is byte `by` of the image.
 struct Source<'a> {
-    /// For finding holes.
-    file: File,
+    /// What it holds.
+    disk: &'a dyn ReadAt,
+    /// For finding holes, if it is raw.
+    file: Option<File>,
     by: u64,
     bytes: u64,
     opened: &'a disk::Source,
-    watch: Watch<'a>,
+    /// Of the source and of the files that it names.
+    watches: Vec<Watch<'a>>,
 }
 
 impl Content for Source<'_> {
@@ -110,11 +120,11 @@ impl Content for Source<'_> {
         if at.saturating_add(into.len() as u64) > self.bytes {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.opened.read_exact_at(into, at).map_err(io::Error::other)
+        self.disk.read_exact_at(into, at).map_err(io::Error::other)
     }
 
     fn is_known_zero(&self, offset: u64, bytes: u64) -> bool {
-        self.opened.is_hole(offset - self.by, bytes)
+        self.disk.is_hole(offset - self.by, bytes)
     }
 }
 
@@ -125,7 +135,7 @@ struct Watched<'a>(&'a Source<'a>);
 impl Content for Watched<'_> {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.0.read_at(offset, into)?;
-        if self.0.watch.is_still() {
+        if self.0.is_still() {
             return Ok(());
         }
         Err(io::Error::other(format!("`{}` was written meanwhile", self.0.opened.path().display())))
@@ -156,16 +166,34 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     };
     let image: ImageName = name.parse()?;
     let opened = disk::open_source(source)?;
-    // With --at and --append the source may be any file; otherwise it must be a raw disk.
-    if args.at.is_none() && !args.append {
-        source::check_form(&opened, args.format)?;
-        source::check_unused(&opened)?;
-    }
+    // With --at and --append the source may be any file, which is taken as it is.
+    let is_disk = args.at.is_none() && !args.append;
+    let format = if is_disk { args.format } else { Some(SourceForm::Raw) };
+    let taking = Taking { freeze: false, live: false, snapshot: false, format, backing: args.backing };
     let options = SurveyOptions::default();
-    let watch = Watch::begin(&opened, &options, disk::writers(&opened, &options)?)?;
-    let bytes = size_of(&opened)?;
-    let source =
-        Source { file: File::open(source)?, by: args.at.unwrap_or(0), bytes, opened: &opened, watch };
+    let watch = |file| -> Result<Watch<'_>> {
+        if is_disk {
+            source::check_unused(file)?;
+        }
+        Ok(Watch::begin(file, &options, disk::writers(file, &options)?)?)
+    };
+    let mut watches = vec![watch(&opened)?];
+    let mut contents = Contents::of(context, &opened, &taking)?;
+    let linked = contents.linked().iter().map(|path| disk::open_source(path));
+    let linked = linked.collect::<base::Result<Vec<_>>>()?;
+    for file in &linked {
+        watches.push(watch(file)?);
+    }
+    if !linked.is_empty() {
+        // Again, now that a change to its other files is noticed.
+        contents = Contents::of(context, &opened, &taking)?;
+    }
+    let (file, bytes) = match &contents {
+        Contents::Raw(_) => (Some(File::open(source)?), size_of(&opened)?),
+        other => (None, other.disk().geometry().size_bytes),
+    };
+    let by = args.at.unwrap_or(0);
+    let source = Source { disk: contents.disk(), file, by, bytes, opened: &opened, watches };
     Job { context, args, image, source }.run()
 }
 
@@ -252,7 +280,7 @@ impl Job<'_> {
         let (bytes, freed) = (sum(&changes.written), sum(&changes.freed));
         let ranges = changes.written.len() + changes.freed.len();
         // The source must not have changed while it was compared.
-        let meanwhile = self.source.watch.changes()?;
+        let meanwhile = self.source.changes()?;
         if !meanwhile.is_empty() {
             return Err(source::changed(self.source.opened, &meanwhile));
         }
@@ -295,19 +323,55 @@ fn size_of(source: &disk::Source) -> Result<u64> {
 }
 
 impl Source<'_> {
-    /// The holes of the file in `range` (bytes of the image), ascending; none for a device.
+    /// Whether nothing has changed so far.
+    fn is_still(&self) -> bool {
+        self.watches.iter().all(Watch::is_still)
+    }
+
+    /// What has changed so far.
+    fn changes(&self) -> Result<Vec<String>> {
+        let all = self.watches.iter().map(Watch::changes).collect::<base::Result<Vec<_>>>()?;
+        Ok(all.concat())
+    }
+
+    /// The holes in `range` (bytes of the image), ascending; none for a device.
     fn holes(&self, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
+        match &self.file {
+            Some(file) => self.holes_of(file, range),
+            None => Ok(self.known_zeros(range)),
+        }
+    }
+
+    /// What a disk in another form than raw knows to be zeros, piece by piece.
+    fn known_zeros(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let mut zeros: Vec<Range<u64>> = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min((at / CLUSTER_BYTES + 1) * CLUSTER_BYTES);
+            if self.disk.is_hole(at - self.by, end - at) {
+                match zeros.last_mut() {
+                    Some(last) if last.end == at => last.end = end,
+                    _ => zeros.push(at..end),
+                }
+            }
+            at = end;
+        }
+        zeros
+    }
+
+    /// The holes of a raw file.
+    fn holes_of(&self, file: &File, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut holes = Vec::new();
         let (mut at, end) = (range.start - self.by, range.end - self.by);
         while at < end {
             // A filesystem that cannot report holes counts as having none. After the last data there is a hole up to
             // the end.
-            let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at)).unwrap_or(end);
-            let data = match rustix::fs::seek(&self.file, SeekFrom::Data(hole)) {
+            let hole = rustix::fs::seek(file, SeekFrom::Hole(at)).unwrap_or(end);
+            let data = match rustix::fs::seek(file, SeekFrom::Data(hole)) {
                 Ok(data) => data.min(end),
                 // If the file became shorter, the missing part is not a hole.
-                Err(_) if !self.watch.is_still() => {
-                    return Err(source::changed(self.opened, &self.watch.changes()?));
+                Err(_) if !self.is_still() => {
+                    return Err(source::changed(self.opened, &self.changes()?));
                 }
                 Err(_) => end,
             };

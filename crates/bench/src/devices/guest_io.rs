@@ -1,0 +1,203 @@
+//! Figures of the disks that a machine has afterwards: what a guest reads and writes on raw files, QCOW2, overlays and
+//! logical volumes that we installed, beside those that qemu-img and dd made (the thesis's table 6.3 and figure 6.4).
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use base::Chance;
+use lab::boot::{BootOptions, Disk, Medium, until_login};
+use serde_json::json;
+
+use crate::context::{Context, said, timed};
+use crate::figure::{Bar, Figure, median};
+use crate::{Group, Result};
+
+pub(crate) const GROUP: Group = Group {
+    figures: &[(
+        "disks.guest_io",
+        "throughput of a guest on disks that we installed over that on disks that qemu-img or dd made, the least of \
+            four formats and four kinds of requests; shown",
+    )],
+    measure,
+};
+
+const FILE_BYTES: usize = 256 << 20;
+const DISK_BYTES: u64 = 400 << 20;
+const PACKAGES: &str = "fio lvm2";
+const LAST_WORDS: &str = "the guest is done";
+/// Disks of the guest in their order, from `/dev/vdb`: the format, and who made it.
+const DISKS: &[(&str, &str)] = &[
+    ("raw", "ours"),
+    ("raw", "theirs"),
+    ("qcow2", "ours"),
+    ("qcow2", "theirs"),
+    ("overlay", "ours"),
+    ("overlay", "theirs"),
+    ("lv", "ours"),
+    ("lv", "theirs"),
+];
+/// Kinds of requests, as fio calls them, and their sizes.
+const JOBS: &str = "read:1M write:1M randread:4k randwrite:4k";
+
+/// What the guest does: logical volumes first, then all disks in turn, three times.
+const GUEST: &str = r#"#!/bin/bash
+set -eEu
+exec >/dev/ttyS0 2>&1
+trap 'echo "line $LINENO failed: $BASH_COMMAND"; sync; poweroff -f' ERR
+export DISKCAST_REPO=/srv/repo DISKCAST_STATE=/srv/state XDG_CACHE_HOME=/srv/cache DISKCAST_CONFIG=/dev/null
+for pair in ours:h theirs:i; do
+    pvcreate -q /dev/vd${pair#*:}
+    vgcreate -q ${pair%:*} /dev/vd${pair#*:}
+done
+diskcast install guest /dev/ours/lv --create-volume --yes -q
+lvcreate -q -y -L 400M -n lv theirs
+dd if=/dev/vdc of=/dev/theirs/lv bs=4M conv=fsync status=none
+mkdir -p /m
+for round in 1 2 3; do
+    for disk in raw:ours:vdb raw:theirs:vdc qcow2:ours:vdd qcow2:theirs:vde overlay:ours:vdf overlay:theirs:vdg \
+        lv:ours:ours/lv lv:theirs:theirs/lv; do
+        mount /dev/${disk##*:} /m
+        for job in JOBS; do
+            rate=$(fio --name=job --filename=/m/file --rw=${job%:*} --bs=${job#*:} --direct=1 --ioengine=libaio \
+                --iodepth=8 --runtime=2 --time_based --ramp_time=1 --minimal | awk -F';' '{print $7 + $48}')
+            echo "fio ${disk%:*} ${job%:*} $rate"
+        done
+        umount /m
+    done
+done
+echo "the guest is done"
+"#;
+
+const UNIT: &str = "[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\nExecStart=/srv/guest\n\
+                    [Install]\nWantedBy=multi-user.target\n";
+
+/// Puts the program, the script and the repository into the root filesystem of `system.img`.
+const PREPARE: &str = r#"
+set -e
+mkdir root
+mount -o loop,offset=$((264192 * 512)),sizelimit=$((3403776 * 512)) system.img root
+trap 'umount root' EXIT
+install -s -m 755 "$1" root/usr/local/bin/diskcast
+install -m 755 guest root/srv/guest
+cp -r repo root/srv/repo
+cp guest.service root/etc/systemd/system/
+ln -s /dev/null root/etc/systemd/system/serial-getty@ttyS0.service
+ln -s ../guest.service root/etc/systemd/system/multi-user.target.wants/guest.service
+"#;
+
+/// Makes the disks in `folder`, and returns those of the guest in their order.
+fn disks(context: &Context, folder: &Path) -> Result<Vec<Disk>> {
+    let (tree, original, repo) = (folder.join("tree"), folder.join("original.img"), folder.join("repo"));
+    std::fs::create_dir(&tree)?;
+    let mut bytes = vec![0; FILE_BYTES];
+    Chance::from_seed(17).fill(&mut bytes);
+    std::fs::write(tree.join("file"), bytes)?;
+    File::create(&original)?.set_len(DISK_BYTES)?;
+    said(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).args([&tree, &original]))?;
+    timed(context.diskcast(&repo).arg("capture").arg(&original).arg("guest"))?;
+    let mut all = Vec::new();
+    for (format, maker) in DISKS {
+        let path = folder.join(format!("{maker}-{format}.img"));
+        let base = folder.join(format!("{maker}-raw.img"));
+        let mut install = context.diskcast(&repo);
+        install.arg("install").arg("guest").arg(&path);
+        let mut qemu = Command::new("qemu-img");
+        match (*format, *maker) {
+            ("raw", "ours") => drop(timed(&mut install)?),
+            ("raw", _) => {
+                drop(said(qemu.args(["convert", "-f", "raw", "-O", "raw"]).args([&original, &path]))?)
+            }
+            ("qcow2", "ours") => drop(timed(install.args(["--as", "qcow2"]))?),
+            ("qcow2", _) => {
+                drop(said(qemu.args(["convert", "-f", "raw", "-O", "qcow2"]).args([&original, &path]))?)
+            }
+            ("overlay", "ours") => {
+                drop(timed(install.args(["--as", "qcow2", "--copy-of"]).arg(&base))?);
+            }
+            ("overlay", _) => {
+                qemu.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]);
+                drop(said(qemu.args([&base, &path]))?);
+            }
+            // The guest makes the volume.
+            _ => File::create(&path)?.set_len(DISK_BYTES + (64 << 20))?,
+        }
+        let format = if ["qcow2", "overlay"].contains(format) { "qcow2" } else { "raw" };
+        all.push(Disk { path, format, direct: true });
+    }
+    // The guest writes to the raw files, which are the bases of overlays: these get their own.
+    for (index, maker) in [(4, "ours"), (5, "theirs")] {
+        let (raw, own) = (folder.join(format!("{maker}-raw.img")), folder.join(format!("{maker}-base.img")));
+        said(Command::new("cp").arg("--sparse=always").args([&raw, &own]))?;
+        let mut rebase = Command::new("qemu-img");
+        rebase.args(["rebase", "-u", "-f", "qcow2", "-F", "raw", "-b"]);
+        said(rebase.args([&own, &all[index].path]))?;
+    }
+    Ok(all)
+}
+
+/// Rates in MB/s by format, maker and kind of request, as the guest said them.
+fn rates(console: &str) -> Result<BTreeMap<(String, String, String), Vec<f64>>> {
+    let mut rates: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for line in console.lines() {
+        let Some((_, words)) = line.split_once("fio ") else { continue };
+        let [disk, job, rate] = words.split_whitespace().collect::<Vec<_>>()[..] else { continue };
+        let Some((format, maker)) = disk.split_once(':') else { continue };
+        let rate = rate.parse::<f64>()? * 1024.0 / 1e6;
+        rates.entry((format.to_owned(), maker.to_owned(), job.to_owned())).or_default().push(rate);
+    }
+    Ok(rates)
+}
+
+fn measure(context: &Context) -> Result<Vec<Figure>> {
+    let folder = context.folder()?;
+    let debian: PathBuf = context.scratch.join("fio.img");
+    said(
+        Command::new(context.root.join("tools/debian-disk.sh")).args(["--packages", PACKAGES]).arg(&debian),
+    )?;
+    said(Command::new("cp").arg("--sparse=always").arg(&debian).arg(folder.join("system.img")))?;
+    let more_disks = disks(context, &folder)?;
+    std::fs::write(folder.join("guest"), GUEST.replace("JOBS", JOBS))?;
+    std::fs::write(folder.join("guest.service"), UNIT)?;
+    let program = context.diskcast(&folder);
+    said(
+        Command::new("bash")
+            .args(["-c", PREPARE, "-"])
+            .arg(program.get_program())
+            .current_dir(&folder)
+            .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin"),
+    )?;
+    let options = BootOptions {
+        prompt: LAST_WORDS.to_owned(),
+        timeout: Duration::from_mins(15),
+        more_disks,
+        ..BootOptions::default()
+    };
+    let boot = until_login(Medium::File(&folder.join("system.img")), &options)?;
+    let rates = rates(&boot.console)?;
+    let of = |format: &str, maker: &str, job: &str| -> Result<f64> {
+        let found = rates.get(&(format.to_owned(), maker.to_owned(), job.to_owned()));
+        Ok(median(found.ok_or_else(|| format!("the guest did not say the rate of {format}, {job}"))?))
+    };
+    let (mut ratios, mut table) = (Vec::new(), Vec::new());
+    for format in ["raw", "qcow2", "overlay", "lv"] {
+        for job in JOBS.split(' ').filter_map(|job| job.split(':').next()) {
+            let (ours, theirs, raw) =
+                (of(format, "ours", job)?, of(format, "theirs", job)?, of("raw", "theirs", job)?);
+            ratios.push(ours / theirs);
+            table.push(json!({
+                "format": format, "job": job, "ours_mb_s": ours, "theirs_mb_s": theirs,
+                "ours_over_raw": ours / raw, "theirs_over_raw": theirs / raw,
+            }));
+        }
+    }
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    Ok(vec![
+        Figure::new("disks.guest_io", &[least], "ratio", Bar::Shown)
+            .peer("median", "of all sixteen", median(&ratios), "ratio")
+            .with(json!({ "rates": table }))
+            .on("fio, depth 8: 1 MiB in turn, 4 KiB at random; QEMU's emulation", "direct in guest and host"),
+    ])
+}
