@@ -15,6 +15,8 @@ use crate::{Geometry, ReadAt, WriteAt};
 
 /// Alignment in bytes of the offsets, lengths and buffers of direct reads; every device and filesystem accepts it.
 const DIRECT_BYTES: usize = 4096;
+/// Shorter writes go through the page cache, which gathers them.
+const DIRECT_WRITE_BYTES: usize = 64 << 10;
 /// The buffer for writing zeros where neither the device nor the filesystem has a cheaper way.
 static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
 
@@ -35,7 +37,8 @@ pub struct TargetOptions {
 #[derive(Debug)]
 pub struct Target {
     file: File,
-    /// A second handle opened with `O_DIRECT`, which reads past the page cache; `None` if that is not supported.
+    /// A second handle opened with `O_DIRECT`, which reads past the page cache, and writes past it if this is a device;
+    /// `None` if that is not supported.
     direct: Option<File>,
     path: PathBuf,
     name: String,
@@ -63,8 +66,12 @@ pub fn open_target(path: &Path, options: &TargetOptions) -> Result<Target> {
         .map_err(|e| io_error("open", path, e))?;
     let geometry =
         if is_device { device_geometry(&file, path)? } else { file_geometry(&file, path, options)? };
-    let direct =
-        OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path).ok();
+    let direct = OpenOptions::new()
+        .write(is_device)
+        .read(true)
+        .custom_flags(OFlags::DIRECT.bits().cast_signed())
+        .open(path)
+        .ok();
     Ok(Target { file, direct, path: path.to_owned(), name: path.display().to_string(), is_device, geometry })
 }
 
@@ -210,6 +217,17 @@ impl ReadAt for Target {
 
 impl WriteAt for Target {
     fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        if let Some(direct) =
+            self.direct.as_ref().filter(|_| self.is_device && buf.len() >= DIRECT_WRITE_BYTES)
+            && (offset | buf.len() as u64 | buf.as_ptr().addr() as u64).is_multiple_of(DIRECT_BYTES as u64)
+        {
+            match direct.write_all_at(buf, offset) {
+                Ok(()) => return Ok(()),
+                // The page cache takes what the device does not.
+                Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {}
+                Err(e) => return Err(self.failed("write", buf.len() as u64, offset, e)),
+            }
+        }
         self.file.write_all_at(buf, offset).map_err(|e| self.failed("write", buf.len() as u64, offset, e))
     }
 

@@ -115,6 +115,52 @@ fn devices_of_both_sector_sizes() {
     }
 }
 
+/// Large writes pass by the page cache, small and unaligned ones do not; the last one counts wherever they meet.
+#[test]
+fn large_and_small_writes_to_a_device_agree() {
+    if !is_root() || !have(&["losetup"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.sparse_file("disk", 8 << 20);
+    let device = Loop::over(&image, "");
+    let target = open_target(&device.0, &TargetOptions::default()).unwrap();
+    let mut chance = base::Chance::from_seed(11);
+    let mut model = vec![0u8; 8 << 20];
+    let mut memory = vec![0u8; (1 << 20) + 8192];
+    for round in 0..400u32 {
+        chance.fill(&mut memory[..64]);
+        memory.rotate_right(61);
+        let page = if chance.below(2) == 0 { 4096 } else { 512 };
+        let len = (chance.below(256) as usize + 1) * page;
+        let offset = chance.below(((8 << 20) - len) as u64 / page as u64 + 1) as usize * page;
+        let shift = chance.below(2) as usize * 512;
+        let start = memory.as_ptr().align_offset(4096) + shift;
+        match chance.below(8) {
+            0 => {
+                target.write_zeroes(offset as u64, len as u64).unwrap();
+                model[offset..offset + len].fill(0);
+            }
+            _ => {
+                memory[start..start + 512].fill(round as u8);
+                target.write_all_at(&memory[start..start + len], offset as u64).unwrap();
+                model[offset..offset + len].copy_from_slice(&memory[start..start + len]);
+            }
+        }
+        if round % 16 == 0 {
+            let mut back = vec![0; len];
+            target.read_exact_at(&mut back, offset as u64).unwrap();
+            assert!(back == model[offset..offset + len], "round {round}: the page cache");
+        }
+    }
+    target.sync().unwrap();
+    let mut back = vec![0; model.len()];
+    assert!(target.read_back_at(&mut back, 0).unwrap());
+    assert!(back == model, "the medium");
+    drop((target, device));
+    assert!(fs::read(&image).unwrap() == model, "the file below");
+}
+
 #[test]
 fn disk_with_sectors_of_4096_bytes() {
     if !is_root() || !have(&["losetup", "sgdisk", "mke2fs", "e2fsck"]) {

@@ -87,7 +87,8 @@ pub(crate) struct Args {
     /// Treat SOURCE as a raw disk although it begins like a file of another format, such as QCOW2
     #[arg(long, value_enum, conflicts_with = "disk")]
     pub format: Option<SourceForm>,
-    /// Also read the files that a QCOW2 or VMDK names, such as the base of an overlay. Whoever made it chose these names
+    /// Also read the files that a QCOW2 or VMDK names, such as the base of an overlay. Whoever made it chose these
+    /// names
     #[arg(long, conflicts_with = "disk")]
     pub backing: bool,
     #[command(flatten)]
