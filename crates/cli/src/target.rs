@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::units::show_bytes;
+pub(crate) use copies::new_volumes;
 use disk::device::NullTarget;
+use disk::logical_volume::LogicalVolume;
 use disk::{Geometry, ReadAt, TargetOptions, WriteAt};
 use image::{Catalogue, FreeSpace, InstallOptions, Manifest, OldSignature, Reuse};
-pub(crate) use into::set_place;
+pub(crate) use into::{check_source_disk, is_of_one_volume, set_place};
 pub(crate) use kind::{STDOUT, is_null, is_plain};
 use kind::{geometry, is_device};
 use mirror::nbd::{ExportAddress, NbdDisk};
@@ -53,10 +55,12 @@ pub(crate) fn check_stream(writing: &Writing, effort: &Effort) -> Result<()> {
         || grow.is_some()
         || size.is_some()
         || *form != FileForm::Raw
-        || writing.copy_of.is_some();
+        || writing.copy_of.is_some()
+        || writing.create_volume
+        || writing.into.is_some();
     if needs_disk || own.personal().is_any() || effort.disk_rate.is_some() {
-        let text = "standard output gets the disk as it is: --free, --resume, --grow, --size, --as, --copy-of, \
-                    --disk-rate and a machine's own are for disks and files";
+        let text = "standard output gets the disk as it is: --free, --resume, --grow, --size, --as, --copy-of, --into, \
+                    --create-volume, --disk-rate and a machine's own are for disks and files";
         return Err(Failure::new(Exit::Usage, text));
     }
     Ok(())
@@ -76,7 +80,9 @@ pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
     if writing.compress && writing.resume {
         return Err(Failure::new(Exit::Usage, "a compressed file can't be gone on with: leave out --resume"));
     }
-    if writing.size.is_some() && !is_file && !becomes_volume {
+    // It was made before the install was interrupted.
+    let is_made = writing.create_volume && LogicalVolume::at(path).is_some();
+    if writing.size.is_some() && !is_file && !becomes_volume && !is_made {
         return Err(Failure::new(
             Exit::Usage,
             format!("`{}` has its size: --size is for files", path.display()),
@@ -195,8 +201,13 @@ pub(crate) fn open(path: &Path, version: &Manifest, writing: &Writing) -> Result
             None => disk::open_qcow2_target(path, geometry, writing.resume)?,
         }));
     }
-    copies::begin(path, version, writing)?;
-    Ok(Arc::new(disk::open_target(path, &opening(version, writing))?))
+    let opening = opening(version, writing);
+    if copies::begin(path, version, writing)? {
+        // Its size was rounded up, and its group decides on its sectors. A device that does not appear is no new file.
+        disk::preflight(path, geometry(version), None)?;
+        return Ok(Arc::new(disk::open_target(path, &TargetOptions { create_size: None, ..opening })?));
+    }
+    Ok(Arc::new(disk::open_target(path, &opening)?))
 }
 
 fn opening(version: &Manifest, writing: &Writing) -> TargetOptions {
@@ -290,19 +301,19 @@ pub(crate) fn options(path: &Path, writing: &Writing, effort: &Effort) -> Instal
 }
 
 /// The text of a dry run: what would be written where.
-pub(crate) fn plan(paths: &[PathBuf], version: &Manifest) -> String {
-    paths.iter().map(|path| plan_of_one(path, version)).collect()
+pub(crate) fn plan(paths: &[PathBuf], version: &Manifest, writing: &Writing) -> String {
+    paths.iter().map(|path| plan_of_one(path, version, writing)).collect()
 }
 
-fn plan_of_one(path: &Path, version: &Manifest) -> String {
+fn plan_of_one(path: &Path, version: &Manifest, writing: &Writing) -> String {
     let (image, number) = (&version.image, version.number);
     let (content, size) =
         (show_bytes(version.statistics.data_bytes), show_bytes(geometry(version).size_bytes));
-    let held = if is_null(path) { 0 } else { held_bytes(path) };
+    let held = if is_null(path) || writing.into.is_some() { 0 } else { held_bytes(path) };
     let over =
         if held > 0 { format!(", over the {} that it holds", show_bytes(held)) } else { String::new() };
     format!(
         "would do: write {image}@{number} ({content} of data on a disk of {size}) to {}{over}\n",
-        path.display()
+        list(&[path.to_owned()], writing)
     )
 }

@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
 
 use common::{Bench, assert_same};
@@ -156,6 +157,73 @@ fn a_part_is_what_the_disk_has_there() {
 }
 
 #[test]
+fn what_could_hit_another_partition_is_refused() {
+    let bench = lab();
+    noise(&bench, "other.img", 64, 8);
+    bench.tool("dd if=/dev/zero of=other.img bs=1M count=1 conv=notrunc status=none");
+    let refused = |words: &str, text: &str| {
+        let before = fs::read(bench.path("other.img")).unwrap();
+        let seen = bench.see(words);
+        assert!(seen.contains(text) && seen.ends_with("exit: 11\n"), "{words}: {seen}");
+        assert!(before == fs::read(bench.path("other.img")).unwrap(), "{words}");
+    };
+    // A partition that was left out.
+    assert!(bench.see("capture disk.img without --skip 3 -q").ends_with("exit: 0\n"));
+    partition(
+        &bench,
+        "other.img",
+        "label: gpt\nunit: sectors\nstart=4096, size=40000\nstart=45056, size=40000\n",
+    );
+    refused("install without other.img --partition 3 --into 2 --yes", "holds nothing of partition 3");
+    refused("install without other.img --partition 3 --overwrite", "holds nothing of partition 3");
+    refused("install without - --partition 3", "holds nothing of partition 3");
+    // The disk that the image is from, but for --into.
+    refused("install lab disk.img --partition 3 --overwrite", "was captured from");
+    refused(
+        "install lab disk.img --partition 3 --overwrite --onto-source",
+        "--into NUMBER writes one partition",
+    );
+    assert_same(&bench.path("disk.img"), &{
+        assert!(bench.see("install lab same.img --free zero -q").ends_with("exit: 0\n"));
+        bench.path("same.img")
+    });
+    // A number of a volume where there is none, and of a partition in an image that is one.
+    refused("install lab other.img --overwrite --grow=/root", "holds no logical volumes");
+    refused("install lab other.img --overwrite --partition 3 --grow=3", "--grow without a number");
+    let seen = bench.see("install lab other.img --partition 3 --into 2 -n");
+    assert!(seen.contains("to partition 2 of other.img"), "{seen}");
+    // Tables that contradict themselves.
+    let table = "label: dos\nunit: sectors\nstart=4096, size=40000\nstart=45056, size=40000\n";
+    bench.tool("dd if=/dev/zero of=other.img bs=1M count=1 conv=notrunc status=none");
+    bench.tool("dd if=/dev/zero of=other.img bs=1M count=1 seek=63 conv=notrunc status=none");
+    partition(&bench, "other.img", table);
+    let file = fs::OpenOptions::new().write(true).open(bench.path("other.img")).unwrap();
+    // The second one begins inside the first.
+    file.write_all_at(&8192u32.to_le_bytes(), 446 + 16 + 8).unwrap();
+    refused("install lab other.img --partition 3 --into 2 --yes", "");
+    drop(file);
+    // Sectors of another size.
+    bench.tool("truncate -s 64M large.img");
+    let device = bench
+        .tool(&format!("losetup --find --show --sector-size 4096 {}", bench.path("large.img").display()));
+    let made = Command::new("bash")
+        .args([
+            "-c",
+            "printf 'label: gpt\\nsize=8M\\nsize=8M\\n' | sfdisk --quiet \"$1\"",
+            "-",
+            device.trim(),
+        ])
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .status();
+    bench.tool(&format!("losetup --detach {}", device.trim()));
+    assert!(made.unwrap().success());
+    refused(
+        "install lab large.img --partition 1 --into 2 --yes",
+        "logical sectors of 4096 bytes, the image of 512",
+    );
+}
+
+#[test]
 fn an_encrypted_part_is_right_too() {
     let bench = lab();
     fs::remove_dir_all(bench.path("repo")).unwrap();
@@ -187,7 +255,7 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
         ("other.img --partition 3 --into 2", "say --yes if you are sure"),
         ("other.img --partition 3 --into 2 --grow", "cannot be used with"),
         ("other.img --partition 3 --into 2 --new-identity", "takes the disk"),
-        ("missing.img --partition 3 --into 2 --yes", "does not exist"),
+        ("missing.img --partition 3 --into 2 --yes", "No such file"),
         ("null: --partition 3 --into 2", "--into is for disks and raw files"),
         ("disk.img --partition 3 --into 3 --yes", "is what lab@1 was captured from"),
     ] {

@@ -52,5 +52,5 @@ pub use source::{Source, open_source};
 pub use survey::survey;
 pub use target::{Target, TargetOptions, look_at_target, open_target};
 pub use watch::Watch;
-pub use window::Window;
+pub use window::{Window, partition_of};
 pub use writers::{Writer, writers};

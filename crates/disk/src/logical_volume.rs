@@ -65,17 +65,39 @@ impl LogicalVolume {
         run("lvcreate", &arguments, &[], None).map(drop)
     }
 
-    /// The bytes of the group that a snapshot of the volume `base`, as large as it can get, takes: none if it is thin.
-    /// `Refused` if `base` is no logical volume.
-    pub fn snapshot_bytes(base: &Path) -> Result<u64> {
+    /// Checks that it can be a snapshot of the volume `base` for an image of `bytes`. `Refused` if `base` is no logical
+    /// volume, is of another group or too small, or if the group has no room.
+    pub fn check_snapshot(&self, base: &Path, bytes: u64) -> Result<()> {
+        tools::check("a snapshot", &["lvcreate", "lvs", "vgs"])?;
         let found = Found::at(base)?;
-        Ok(if found.is_thin { 0 } else { found.bytes })
+        self.check_group(base, &found)?;
+        if found.bytes < bytes {
+            let (has, needs) = (show_bytes(found.bytes), show_bytes(bytes));
+            let text = format!("`{}` is too small: it has {has}, the image needs {needs}", base.display());
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
+        self.check(if found.is_thin { 0 } else { found.bytes })
+    }
+
+    fn check_group(&self, base: &Path, found: &Found) -> Result<()> {
+        if found.group == self.group {
+            return Ok(());
+        }
+        let text = format!(
+            "a snapshot of `{}` lies in its volume group, `{}`, not in `{}`",
+            base.display(),
+            found.group,
+            self.group
+        );
+        Err(Error::new(ErrorKind::Refused, text))
     }
 
     /// Makes it a snapshot of the volume `base` that can be written, large enough that it never fills up. `Refused` if
-    /// `base` is no logical volume; `Io` with LVM's words.
+    /// `base` is no logical volume, or of another group; `Io` with LVM's words.
     pub fn snapshot(&self, base: &Path) -> Result<()> {
-        take(&self.name, base, &Found::at(base)?, "100%ORIGIN")
+        let found = Found::at(base)?;
+        self.check_group(base, &found)?;
+        take(&self.name, base, &found, "100%ORIGIN")
     }
 
     /// Its device.
@@ -91,6 +113,13 @@ impl LogicalVolume {
         }
         run("lvremove", &["--yes"], &[&self.path()], None).map(drop)
     }
+
+    /// Has it removed by another program as soon as this process has ended, which still reads it.
+    pub fn remove_after_end(&self) {
+        let script = "while kill -0 \"$1\" 2>/dev/null; do sleep 0.1; done; exec lvremove --yes \"$2\"";
+        let process = std::process::id().to_string();
+        tools::leave_behind("sh", &["-c", script, "-", &process], &[&self.path()]);
+    }
 }
 
 /// A snapshot of a logical volume that is removed when this is dropped.
@@ -98,10 +127,11 @@ impl LogicalVolume {
 pub struct Snapshot(LogicalVolume);
 
 impl Snapshot {
-    /// Takes one of the volume at `path`. LVM keeps the filesystems on it still for that moment. It has room for as
-    /// many changes as the group has free: after more of them it can't be read any longer. `Refused` if it is no
-    /// logical volume, if LVM's tools are missing, or if the group has nothing free; `Io` with LVM's words.
-    pub fn of(path: &Path) -> Result<Self> {
+    /// Takes one of the volume at `path`, after it was announced to `taking`: whoever ends this process can have it
+    /// removed. LVM keeps the filesystems on it still for that moment. It has room for as many changes as the group has
+    /// free: after more of them it can't be read any longer. `Refused` if it is no logical volume, if LVM's tools are
+    /// missing, or if the group has nothing free; `Io` with LVM's words.
+    pub fn of(path: &Path, taking: impl FnOnce(&LogicalVolume)) -> Result<Self> {
         tools::check("a snapshot", &["lvcreate", "lvremove", "lvs"])?;
         let found = Found::at(path)?;
         let name = format!("diskcast-{}", std::process::id());
@@ -110,8 +140,10 @@ impl Snapshot {
             let text = format!("volume group `{}` has no room for a snapshot", found.group);
             return Err(Error::new(ErrorKind::Refused, text));
         }
-        take(&name, path, &found, extents)?;
-        Ok(Self(LogicalVolume { group: found.group, name }))
+        let volume = LogicalVolume { group: found.group.clone(), name };
+        taking(&volume);
+        take(&volume.name, path, &found, extents)?;
+        Ok(Self(volume))
     }
 
     /// The snapshot as a volume.

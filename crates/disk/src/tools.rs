@@ -80,6 +80,19 @@ pub(crate) fn run_with(
     Err(Error::new(ErrorKind::Io, format!("{tool} failed: {last}")))
 }
 
+/// Starts `tool`, which goes on after this process has ended. Nobody hears what becomes of it.
+pub(crate) fn leave_behind(tool: &str, arguments: &[&str], paths: &[&Path]) {
+    let paths = paths.iter().map(|path| path.as_os_str());
+    let _ = Command::new(tool)
+        .args(arguments.iter().map(OsStr::new).chain(paths))
+        .env("PATH", search_path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn();
+}
+
 /// How often it is looked whether a loop device is gone: for about a second.
 const DETACH_LOOKS: u32 = 200_000;
 

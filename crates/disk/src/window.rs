@@ -4,7 +4,32 @@ use std::sync::Arc;
 
 use base::{Error, ErrorKind, Extent, Result};
 
-use crate::{Geometry, ReadAt, WriteAt};
+use crate::{Geometry, ReadAt, WriteAt, table};
+
+/// Where partition `number` of `disk` lies. `Refused`, with the reason, if there is none, or if the table can't be
+/// relied on: it is damaged, or the partition passes the end of the disk or overlaps another one. `Io` if the disk
+/// fails.
+pub fn partition_of(disk: &dyn ReadAt, number: u32) -> Result<Extent> {
+    let refused = |why: String| Err(Error::new(ErrorKind::Refused, format!("`{}` {why}", disk.name())));
+    let table = table::read(disk)?;
+    if let Some(why) = &table.distrust {
+        return refused(format!("has a partition table that can't be relied on: {why}"));
+    }
+    let Some(entry) = table.entries.iter().find(|entry| entry.number == number) else {
+        let numbers: Vec<_> = table.entries.iter().map(|entry| entry.number.to_string()).collect();
+        let has = if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") };
+        return refused(format!("has no partition {number}; it has {has}"));
+    };
+    let meets =
+        |other: &&table::Entry| other.number != number && other.extent.intersection(entry.extent).is_some();
+    if let Some(other) = table.entries.iter().find(meets) {
+        return refused(format!("has partitions {number} and {} at one place", other.number));
+    }
+    if entry.cut {
+        return refused(format!("ends before partition {number} does"));
+    }
+    Ok(entry.extent)
+}
 
 /// The sectors of one partition of a disk, with offsets that count from their start.
 pub struct Window {

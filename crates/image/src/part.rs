@@ -38,6 +38,13 @@ impl ObjectSource for Part<'_> {
 }
 
 impl<'a> Part<'a> {
+    /// The refusal of a partition without content: of each that was captured, at least both ends are there.
+    #[must_use]
+    pub fn left_out(number: u32) -> Error {
+        let text = format!("the image holds nothing of partition {number}: it was left out, or discarded");
+        Error::new(ErrorKind::Refused, text)
+    }
+
     /// The part of `version` that is its partition `number`; `catalogue` is that of the version, whose objects come
     /// from `source`. `Refused` if the image has no such partition, or not all of it, or if it does not begin where a
     /// chunk does. Errors of `source`.
@@ -83,6 +90,9 @@ impl<'a> Part<'a> {
             }
         }
         let root = builder.finish()?;
+        if statistics.allocated_bytes == 0 {
+            return Err(Self::left_out(number));
+        }
         let mut manifest = version.clone();
         (manifest.root, manifest.statistics, manifest.size_sectors) = (root, statistics, extent.count);
         manifest.origin.start_sector = found.start_sector;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use base::ErrorKind;
 use base::units::{show_bytes, show_duration};
-use disk::logical_volume::Snapshot;
+use disk::logical_volume::{LogicalVolume, Snapshot};
 use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
 use image::{
     CaptureOptions, Captured, Catalogue, ChunkSize, Cipher, KnownChunks, Manifest, ObjectSink, ObjectSource,
@@ -122,16 +122,17 @@ fn snapshot(context: &Context, path: &Path) -> Result<Snapshot> {
         let text = "--snapshot takes one, and --dry-run changes nothing: leave out one of them";
         return Err(Failure::new(Exit::Usage, text));
     }
-    let taken = Snapshot::of(path).map_err(|error| {
+    let announced = |volume: &LogicalVolume| {
+        let volume = volume.clone();
+        interrupt::at_last(move || volume.remove_after_end());
+    };
+    Snapshot::of(path, announced).map_err(|error| {
         let failure = Failure::from(error);
         match failure.exit {
             Exit::Refused => failure.hint("--freeze keeps a mounted filesystem still while it is read"),
             _ => failure,
         }
-    })?;
-    let last = taken.volume().clone();
-    interrupt::at_last(move || drop(last.remove()));
-    Ok(taken)
+    })
 }
 
 /// A disk in a temporary file that was made of a version.

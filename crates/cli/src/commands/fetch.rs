@@ -136,9 +136,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         }
         let record = json!({
             "type": "plan", "image": manifest.image, "number": manifest.number, "target": targets[0],
-            "targets": targets, "encoded_bytes": manifest.statistics.encoded_bytes,
+            "targets": targets, "into": args.writing.into, "encoded_bytes": manifest.statistics.encoded_bytes,
         });
-        return context.output.result(&record, || target::plan(&targets, manifest));
+        return context.output.result(&record, || target::plan(&targets, manifest, &args.writing));
     }
     let name = args.receiver.clone().unwrap_or_else(repository::host_name);
     let reference = format!("{}@{}", manifest.image, manifest.number);

@@ -100,7 +100,19 @@ pub(crate) fn check(target: &Path, version: &Manifest, writing: &Writing) -> Res
         return Err(Failure::new(Exit::Usage, text));
     }
     let explain = |error: base::Error| Failure::from(error).hint("nothing was written; without --grow it is");
-    choose(version, wanted(writing)).and_then(|choice| choice.check()).map_err(explain)
+    let refused = |text: &str| Err(base::Error::new(base::ErrorKind::Refused, text));
+    let check = || {
+        let choice = choose(version, wanted(writing))?;
+        if wanted(writing).is_some() && target::is_of_one_volume(version) && version.origin.start_sector > 0 {
+            return refused("the image is of one partition: --grow without a number is for it");
+        }
+        let names_volume = writing.grow.as_ref().is_some_and(|wish| wish.volume.is_some());
+        if names_volume && choice.kind != "LVM2_member" {
+            return refused("the partition that would grow holds no logical volumes");
+        }
+        choice.check()
+    };
+    check().map_err(explain)
 }
 
 /// Grows an installed disk if `writing` wants that; else says that it could grow, if it could.
@@ -114,7 +126,7 @@ pub(crate) fn after_install(
         let told = |failure: Failure| failure.hint("the image is installed; `diskcast grow` tries again");
         return grow(target, &writing.grow.clone().unwrap_or_default(), output).map_err(told);
     }
-    if !target::is_plain(target, writing) {
+    if !target::is_plain(target, writing) || writing.into.is_some() {
         return Ok(());
     }
     let size = std::fs::File::open(target)

@@ -74,6 +74,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         return to_stdout(context, repository_of(&library)?, &version, args.partition);
     }
     let part = args.partition.map(|number| part_of(&library, &version, number)).transpose()?;
+    if part.is_some() {
+        targets.iter().try_for_each(|path| target::check_source_disk(path, &version, &args.writing))?;
+    }
     match &part {
         None => install(context, args, &targets, &library, (&version, library.objects())),
         Some(part) => install(context, args, &targets, &library, (&part.manifest, part)),
@@ -106,9 +109,9 @@ fn install(
     if context.global.dry_run {
         let record = json!({
             "type": "plan", "image": version.image, "number": version.number, "target": targets[0],
-            "targets": targets, "data_bytes": version.statistics.data_bytes,
+            "targets": targets, "into": args.writing.into, "data_bytes": version.statistics.data_bytes,
         });
-        return context.output.result(&record, || target::plan(targets, version));
+        return context.output.result(&record, || target::plan(targets, version, &args.writing));
     }
     for target in targets {
         target::confirm(target, version, &context.global, Some(&args.writing))?;
@@ -142,9 +145,8 @@ fn install(
     let done = done.map_err(|error| explain(error, &args.target))?;
     interrupt::leaves(Leaves::Nothing);
     let took = clock::now().duration_since(began);
-    context
-        .output
-        .result(&record(targets, version, &done, took), || text(targets, version, args, &done, took))?;
+    let written = record(targets, version, args, &done, took);
+    context.output.result(&written, || text(targets, version, args, &done, took))?;
     after_install(targets, version, &args.writing, context.output)
 }
 
@@ -166,9 +168,14 @@ pub(crate) fn open_targets(
     effort: &Effort,
 ) -> Result<Vec<Arc<dyn WriteAt>>> {
     let open = |path: &PathBuf| Ok(paced::target(target::open(path, version, writing)?, effort.disk_rate));
+    let volumes = target::new_volumes(targets, writing);
     let disks = targets.iter().map(open).collect();
     // Once more: a link to a file that was missing leads somewhere now.
-    target::check_distinct(targets)?;
+    let disks = target::check_distinct(targets).and(disks);
+    if disks.is_err() {
+        // Nothing was written, so nothing is to be left.
+        volumes.iter().for_each(|volume| drop(volume.remove()));
+    }
     disks
 }
 
@@ -263,6 +270,13 @@ fn to_stdout(
     interrupt::leaves(Leaves::PartOfStream);
     let began = clock::now();
     let snapshot = repository.snapshot(&name.parse()?)?;
+    // Of a partition that was captured at least the beginning is there.
+    let front = Extent::new(extent.start, extent.count.min(FRONT_SECTORS));
+    if let Some(number) = partition
+        && snapshot.allocated(front)?.is_empty()
+    {
+        return Err(image::Part::left_out(number).into());
+    }
     let written =
         snapshot.copy_to(extent.offset_bytes(), bytes, &mut Metered { to: &mut stdout, meter: &meter });
     meter.finish();
@@ -275,6 +289,9 @@ fn to_stdout(
     context.output.note(&format!("wrote {name} to standard output: {size}, {}, {rate}", show_duration(took)));
     Ok(())
 }
+
+/// The first 128 KiB.
+const FRONT_SECTORS: u64 = 256;
 
 /// Counts what is written.
 struct Metered<'a> {
@@ -342,12 +359,14 @@ pub(crate) fn explain(error: impl Into<Failure>, target: &Path) -> Failure {
 fn record(
     targets: &[PathBuf],
     version: &Manifest,
+    args: &Args,
     done: &InstallReport,
     took: Duration,
 ) -> serde_json::Value {
     json!({
         "type": "installed", "image": version.image, "number": version.number, "target": targets[0],
-        "targets": targets, "seconds": took.as_secs_f64(), "report": report_record(done),
+        "targets": targets, "partition": args.partition, "into": args.writing.into,
+        "seconds": took.as_secs_f64(), "report": report_record(done),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Targets that begin as copies of what this host holds, and logical volumes that are to be made.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use disk::logical_volume::LogicalVolume;
 use image::Manifest;
@@ -37,7 +37,10 @@ pub(super) fn check(path: &Path, version: &Manifest, writing: &Writing) -> Resul
         let Some(volume) = new_volume(path, writing) else {
             return refuse("a snapshot is a new logical volume, /dev/GROUP/NAME");
         };
-        return Ok(volume.check(LogicalVolume::snapshot_bytes(base)?)?);
+        if writing.size.is_some() {
+            return refuse("a snapshot has the size of its base: leave out --size");
+        }
+        return Ok(volume.check_snapshot(base, geometry(version).size_bytes)?);
     }
     if is_device(path) || new_volume(path, writing).is_some() {
         return refuse("a device shares no blocks with a file; --reuse looks for what it holds itself");
@@ -52,16 +55,22 @@ pub(super) fn check(path: &Path, version: &Manifest, writing: &Writing) -> Resul
     }
 }
 
-/// Makes `path` a copy of `--copy-of`, or the logical volume that is to be made.
-pub(super) fn begin(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
+/// Those of `targets` that are logical volumes to be made.
+pub(crate) fn new_volumes(targets: &[PathBuf], writing: &Writing) -> Vec<LogicalVolume> {
+    targets.iter().filter_map(|path| new_volume(path, writing)).collect()
+}
+
+/// Makes `path` a copy of `--copy-of`, or the logical volume that is to be made. Returns whether it made a volume.
+pub(super) fn begin(path: &Path, version: &Manifest, writing: &Writing) -> Result<bool> {
     let volume = new_volume(path, writing);
     match (&writing.copy_of, volume) {
-        (_, _) if writing.form != FileForm::Raw || (writing.resume && path.exists()) => Ok(()),
-        (Some(base), Some(volume)) => Ok(volume.snapshot(base)?),
-        (Some(base), None) => Ok(disk::second_copy::share_blocks(base, path)?),
+        (_, _) if writing.form != FileForm::Raw || (writing.resume && path.exists()) => Ok(false),
+        (Some(base), Some(volume)) => Ok(volume.snapshot(base).map(|()| true)?),
+        (Some(base), None) => Ok(disk::second_copy::share_blocks(base, path).map(|()| false)?),
         (None, Some(volume)) => {
-            Ok(volume.create(writing.size.unwrap_or(0).max(geometry(version).size_bytes))?)
+            let bytes = writing.size.unwrap_or(0).max(geometry(version).size_bytes);
+            Ok(volume.create(bytes).map(|()| true)?)
         }
-        (None, None) => Ok(()),
+        (None, None) => Ok(false),
     }
 }

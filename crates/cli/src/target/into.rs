@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::Extent;
 use base::units::show_bytes;
-use disk::{TargetOptions, Window, WriteAt};
+use disk::{ReadAt as _, TargetOptions, Window, WriteAt};
 use image::Manifest;
 
 use super::kind::{STDOUT, geometry, is_null, is_plain};
@@ -20,18 +20,43 @@ fn opening(version: &Manifest) -> TargetOptions {
     TargetOptions { create_size: None, cut: false, file_sector_bytes, force: false }
 }
 
-/// Where partition `number` of the disk at `path` lies. `Refused` if there is none.
+/// Where partition `number` of the disk at `path` lies. `Refused` if there is none, or if the table can't be relied on.
 fn extent(path: &Path, version: &Manifest, number: u32) -> Result<Extent> {
-    let refused = |text: String| Failure::new(Exit::Refused, text).hint("nothing was written");
-    let Some(disk) = disk::look_at_target(path, &opening(version))? else {
-        return Err(refused(format!("`{}` does not exist", path.display())));
+    let found = || -> base::Result<Extent> {
+        let disk = disk::open_source(path)?;
+        let (has, needs) = (disk.geometry().logical_sector_bytes, version.logical_sector_bytes);
+        if has != needs {
+            let text =
+                format!("`{}` has logical sectors of {has} bytes, the image of {needs}", path.display());
+            return Err(base::Error::new(base::ErrorKind::Refused, text));
+        }
+        disk::partition_of(&disk, number)
     };
-    let all = disk::stale::partitions(&*disk)?;
-    all.iter().find(|(found, _)| *found == number).map(|(_, extent)| *extent).ok_or_else(|| {
-        let numbers: Vec<_> = all.iter().map(|(number, _)| number.to_string()).collect();
-        let has = if numbers.is_empty() { "none".to_owned() } else { numbers.join(", ") };
-        refused(format!("`{}` has no partition {number}; it has {has}", path.display()))
+    found().map_err(|error| {
+        let failure = Failure::from(error);
+        if failure.exit == Exit::Refused { failure.hint("nothing was written") } else { failure }
     })
+}
+
+/// Refuses to put one partition of an image over the disk that it was captured from, with its table.
+pub(crate) fn check_source_disk(path: &Path, whole: &Manifest, writing: &Writing) -> Result<()> {
+    if is_null(path) || export(path).is_some() || writing.into.is_some() || !path.exists() {
+        return Ok(());
+    }
+    let (place, source) = (disk::place_of(path)?, &whole.disk.source);
+    if !whole.came_from(&place) {
+        return Ok(());
+    }
+    let (image, number) = (&whole.image, whole.number);
+    let text = format!("`{}` is what {image}@{number} was captured from", path.display());
+    let failure = Failure::new(Exit::Refused, text);
+    if source.as_ref().is_some_and(|source| source.start_sector == place.start_sector) {
+        return Err(failure.hint("--into NUMBER writes one partition of it; nothing was written"));
+    }
+    if writing.onto_source {
+        return Ok(());
+    }
+    Err(failure.hint("--onto-source puts it back there; nothing was written"))
 }
 
 /// Checks that `version` fits into partition `number` of the disk at `path`, and is of one partition itself.
@@ -83,7 +108,7 @@ pub(super) fn open(path: &Path, version: &Manifest, number: u32) -> Result<Arc<d
 }
 
 /// Whether the image is one volume, not a disk with a partition table.
-fn is_of_one_volume(version: &Manifest) -> bool {
+pub(crate) fn is_of_one_volume(version: &Manifest) -> bool {
     let is_part = version.origin.start_sector > 0 || version.origin.disk_sectors > version.size_sectors;
     is_part || version.disk.table == disk::TableKind::None.as_str()
 }

@@ -6,7 +6,7 @@ mod group;
 mod mapped;
 
 use base::limits::SECTOR_BYTES;
-use base::{Error, ErrorKind, Extent, Result};
+use base::{Error, ErrorKind, Extent, ExtentSet, Result};
 use crc::{Algorithm, CRC_32_ISO_HDLC, Crc, Table};
 
 use super::little_endian::{u32_at, u64_at};
@@ -174,9 +174,19 @@ pub(crate) struct LogicalVolume {
     pub(crate) pieces: Option<Vec<Extent>>,
 }
 
-/// The name of the volume group on the physical volume, and its logical volumes. `Refused`, with the reason, if they
-/// can't be read; `Io`.
-pub(crate) fn logical_volumes(volume: &Volume) -> Result<(String, Vec<LogicalVolume>)> {
+/// What a physical volume holds.
+pub(crate) struct PhysicalVolume {
+    /// The name of its volume group.
+    pub(crate) group: String,
+    /// The sectors that the group's extents have.
+    pub(crate) extents: Extent,
+    /// Those that logical volumes have, also such as are not looked into.
+    pub(crate) used: ExtentSet,
+    pub(crate) volumes: Vec<LogicalVolume>,
+}
+
+/// Looks into a physical volume. `Refused`, with the reason, if it can't be read; `Io`.
+pub(crate) fn physical_volume(volume: &Volume) -> Result<PhysicalVolume> {
     let read = || -> std::result::Result<Group, Why> {
         let label = Label::read(volume)?.ok_or_else(|| Why::Whole("its label is damaged".to_owned()))?;
         Group::parse(&label.text(volume)?, &label.uuid, volume.sectors())
@@ -193,7 +203,10 @@ pub(crate) fn logical_volumes(volume: &Volume) -> Result<(String, Vec<LogicalVol
         Ok(Some(LogicalVolume { name: logical.name.clone(), filesystem, pieces }))
     };
     let volumes = group.volumes.iter().filter_map(|logical| describe(logical).transpose());
-    Ok((group.name, volumes.collect::<Result<_>>()?))
+    let volumes = volumes.collect::<Result<_>>()?;
+    let all = group.volumes.iter().flat_map(|logical| &logical.segments);
+    let used = all.flat_map(group::Segment::places).collect();
+    Ok(PhysicalVolume { group: group.name, extents: group.extents, used, volumes })
 }
 
 /// The same pieces, where one that follows the one before is joined to it.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use base::{Error, ErrorKind, Extent, Result};
 
-use super::way::{WAYS, Way, enlarge, refuse_mounted};
-use crate::filesystem::lvm::{LogicalVolume, logical_volumes};
+use super::way::{NO_BACKUP, WAYS, Way, enlarge, refuse_mounted};
+use crate::filesystem::lvm::{LogicalVolume, PhysicalVolume, physical_volume};
 use crate::tools::{self, Attached, run};
 use crate::volume::Volume;
 use crate::{ReadAt, open_source};
@@ -43,14 +43,14 @@ fn refused<T>(text: String) -> Result<T> {
 
 /// Chooses the volume `wanted`, or the only one with a filesystem that can grow here; swap space is not meant. `None`
 /// if none is wanted and there is not exactly one. `Refused`, with the reason, if the wanted one can't grow.
-fn choose<'a>(all: &'a [LogicalVolume], wanted: Option<&str>) -> Result<Option<Choice<'a>>> {
+fn choose<'a>(all: &'a PhysicalVolume, wanted: Option<&str>) -> Result<Option<Choice<'a>>> {
     let choice = |volume: &'a LogicalVolume| {
         let kind = volume.filesystem.as_ref().map(|found| found.kind)?;
         let (kind, way, tools) = *WAYS.iter().find(|(known, ..)| *known == kind)?;
         let pieces = volume.pieces.as_deref()?;
         (way != Way::Swap && way != Way::Lvm).then_some(Choice { volume, pieces, way, kind, tools })
     };
-    let mut able = all.iter().filter_map(choice);
+    let mut able = all.volumes.iter().filter_map(choice);
     let Some(name) = wanted else {
         let only = able.next().filter(|only| stays_in_one_piece(all, only) || has_mapper());
         return Ok(only.filter(|_| able.next().is_none()));
@@ -63,8 +63,8 @@ fn choose<'a>(all: &'a [LogicalVolume], wanted: Option<&str>) -> Result<Option<C
             "logical volume `{name}` would get a second piece, and the kernel here has no device mapper to reach it"
         ));
     }
-    let names: Vec<_> = all.iter().map(|volume| volume.name.as_str()).collect();
-    match all.iter().find(|volume| volume.name == name) {
+    let names: Vec<_> = all.volumes.iter().map(|volume| volume.name.as_str()).collect();
+    match all.volumes.iter().find(|volume| volume.name == name) {
         None => refused(format!("there is no logical volume `{name}`; there are: {}", names.join(", "))),
         Some(volume) if volume.pieces.is_none() => {
             refused(format!("logical volume `{name}` lies in stripes and can't grow"))
@@ -80,7 +80,7 @@ fn choose<'a>(all: &'a [LogicalVolume], wanted: Option<&str>) -> Result<Option<C
 /// are there, and a device mapper if its pieces need one. `Refused` if not.
 pub(super) fn check(path: &Path, extent: Extent, wanted: Option<&str>) -> Result<()> {
     let source = open_source(path)?;
-    let (_, all) = match logical_volumes(&Volume::new(&source, extent)) {
+    let all = match physical_volume(&Volume::new(&source, extent)) {
         // Only the physical volume grows.
         Err(error) if error.kind() == ErrorKind::Refused && wanted.is_none() => return Ok(()),
         found => found?,
@@ -97,10 +97,10 @@ pub(super) fn check(path: &Path, extent: Extent, wanted: Option<&str>) -> Result
 }
 
 /// Whether all that is free lies behind the volume, which has one piece.
-fn stays_in_one_piece(all: &[LogicalVolume], choice: &Choice) -> bool {
-    let ends = |volume: &LogicalVolume| volume.pieces.as_ref()?.iter().map(|piece| piece.end()).max();
-    let last = all.iter().map(ends).collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().max());
-    choice.pieces.len() == 1 && last.is_some() && last == ends(choice.volume)
+fn stays_in_one_piece(all: &PhysicalVolume, choice: &Choice) -> bool {
+    let [piece] = choice.pieces else { return false };
+    // Without a gap before its end, and with nothing behind it, it ends where all of them do.
+    all.used.runs() == [Extent::between(all.extents.start, piece.end())]
 }
 
 /// Grows the volume `wanted`, or the only one that can, of the physical volume `physical`. `None` if none did.
@@ -109,32 +109,37 @@ pub(super) fn grow(physical: &Attached, wanted: Option<&str>) -> Result<Option<G
     let look = || {
         let source = open_source(device)?;
         let whole = Extent::new(0, source.geometry().size_bytes / base::limits::SECTOR_BYTES);
-        match logical_volumes(&Volume::new(&source, whole)) {
+        match physical_volume(&Volume::new(&source, whole)) {
             Err(error) if error.kind() == ErrorKind::Refused && wanted.is_none() => Ok(None),
             found => found.map(Some),
         }
     };
-    let Some((group, before)) = look()? else { return Ok(None) };
+    let Some(before) = look()? else { return Ok(None) };
     let Some(choice) = choose(&before, wanted)? else { return Ok(None) };
     let (name, old) = (choice.volume.name.clone(), bytes(choice.pieces));
     let devices = format!("--devices={}", device.display());
     let only_metadata = ["--driverloaded", "n", &devices];
     let free = run(
         "vgs",
-        &[&only_metadata[..], &["--noheadings", "--options", "vg_free_count", "--", &group]].concat(),
+        &[
+            &only_metadata[..],
+            &NO_BACKUP,
+            &["--noheadings", "--options", "vg_free_count", "--", &before.group],
+        ]
+        .concat(),
         &[],
         None,
     )?;
     if free.trim() != "0" {
-        let volume = format!("{group}/{name}");
+        let volume = format!("{}/{name}", before.group);
         run(
             "lvextend",
-            &[&only_metadata[..], &["--extents", "+100%FREE", "--", &volume]].concat(),
+            &[&only_metadata[..], &NO_BACKUP, &["--extents", "+100%FREE", "--", &volume]].concat(),
             &[],
             None,
         )?;
     }
-    let Some((_, after)) = look()? else { return Ok(None) };
+    let Some(after) = look()? else { return Ok(None) };
     // Whoever activated the group knows the volume as it was.
     physical.release();
     // After a crash the volume may be larger than its filesystem already.

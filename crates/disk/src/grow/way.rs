@@ -29,6 +29,9 @@ pub(super) const WAYS: &[(&str, Way, &[&str])] = &[
     ("swap", Way::Swap, &["mkswap"]),
     ("LVM2_member", Way::Lvm, &["pvresize", "lvextend", "vgs"]),
 ];
+/// Keeps LVM from writing down the group in `/etc/lvm`, where one of this machine may have the same name.
+pub(super) const NO_BACKUP: [&str; 2] = ["--config", "backup { backup=0 archive=0 }"];
+
 /// Makes the `filesystem` fill `device`.
 pub(super) fn enlarge(way: Way, device: &Path, filesystem: Option<&Filesystem>) -> Result<()> {
     match way {
@@ -62,7 +65,7 @@ pub(super) fn enlarge(way: Way, device: &Path, filesystem: Option<&Filesystem>) 
         }
         Way::Lvm => {
             let devices = format!("--devices={}", device.display());
-            run("pvresize", &[&devices], &[device], None)?;
+            run("pvresize", &[&NO_BACKUP[..], &[&devices]].concat(), &[device], None)?;
         }
     }
     Ok(())
