@@ -65,6 +65,12 @@ impl Failure {
         self
     }
 
+    /// Adds to a refusal of a target that nothing was written.
+    #[must_use]
+    pub(crate) fn unwritten(self) -> Self {
+        if self.exit == Exit::Refused { self.hint("nothing was written") } else { self }
+    }
+
     /// Puts the action that failed before the message.
     #[must_use]
     pub(crate) fn context(mut self, doing: impl Display) -> Self {

@@ -16,7 +16,7 @@ use disk::{Geometry, ReadAt, TargetOptions, WriteAt};
 use image::{Catalogue, FreeSpace, InstallOptions, Manifest, OldSignature, Reuse};
 pub(crate) use into::{check_source_disk, is_of_one_volume, set_place};
 pub(crate) use kind::{STDOUT, is_null, is_plain};
-use kind::{geometry, is_device};
+use kind::{back_there, geometry, is_device, is_source, wanted_bytes};
 use mirror::nbd::{ExportAddress, NbdDisk};
 use serde_json::json;
 pub(crate) use several::{check_distinct, list, resolve_all};
@@ -97,10 +97,7 @@ pub(crate) fn check(path: &Path, version: &Manifest, writing: &Writing) -> Resul
     if let Some(number) = writing.into {
         into::check(path, version, number, writing)?;
     }
-    copies::check(path, version, writing).map_err(|failure| match failure.exit {
-        Exit::Refused => failure.hint("nothing was written"),
-        _ => failure,
-    })?;
+    copies::check(path, version, writing).map_err(Failure::unwritten)?;
     if copies::new_volume(path, writing).is_some() {
         return Ok(());
     }
@@ -118,20 +115,17 @@ fn check_existing(path: &Path, version: &Manifest, onto_source: bool) -> Result<
     disk::preflight(path, geometry(version), None).map_err(|error| {
         let is_small = error.to_string().contains(disk::preflight::TOO_SMALL);
         let failure = Failure::from(error);
-        match failure.exit {
-            Exit::Refused if is_small => {
-                failure.hint("nothing was written; `diskcast shrink` makes an image that fits a smaller disk")
-            }
-            Exit::Refused => failure.hint("nothing was written"),
-            _ => failure,
+        if is_small {
+            failure.hint("nothing was written; `diskcast shrink` makes an image that fits a smaller disk")
+        } else {
+            failure.unwritten()
         }
     })?;
-    if onto_source || !path.exists() || !version.came_from(&disk::place_of(path)?) {
+    if onto_source || !path.exists() {
         return Ok(());
     }
-    let (image, number) = (&version.image, version.number);
-    let text = format!("`{}` is what {image}@{number} was captured from", path.display());
-    Err(Failure::new(Exit::Refused, text).hint("--onto-source puts it back there; nothing was written"))
+    let source = is_source(&format!("`{}`", path.display()), version, &disk::place_of(path)?);
+    source.map_or(Ok(()), |failure| Err(back_there(failure)))
 }
 
 /// Like [`check`], but `path` must also be a block device.
@@ -214,7 +208,7 @@ fn opening(version: &Manifest, writing: &Writing) -> TargetOptions {
     let geometry = geometry(version);
     let unit = u64::from(geometry.logical_sector_bytes);
     TargetOptions {
-        create_size: Some(writing.size.unwrap_or(0).max(geometry.size_bytes).next_multiple_of(unit)),
+        create_size: Some(wanted_bytes(version, writing).next_multiple_of(unit)),
         cut: !writing.keep_size,
         file_sector_bytes: Some(geometry.logical_sector_bytes),
         force: false,

@@ -5,18 +5,17 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use base::ErrorKind;
 use common::Bench;
-use lab::boot::{BootOptions, Disk, Medium, until_login};
+use lab::boot::Disk;
+use lab::guest;
 
 /// What the machine does when it starts. It ends with a line of its own, or switches itself off.
-const GUEST: &str = r#"#!/bin/bash
-set -eEu
-exec >/dev/ttyS0 2>&1
-trap 'echo "line $LINENO failed: $BASH_COMMAND"; sync; poweroff -f' ERR
-export DISKCAST_REPO=/srv/repo DISKCAST_STATE=/srv/state XDG_CACHE_HOME=/srv/cache DISKCAST_CONFIG=/dev/null
+const GUEST: &str = r#"
 refused() {
     local expected=$1 told; shift
     if told=$("$@" 2>&1); then false; fi
@@ -32,8 +31,7 @@ if vgs vg >/dev/null 2>&1; then
         (cd /b && sha256sum -c --quiet sums)
         umount /b
     done
-    echo "the guest is done"
-    exit
+    finish
 fi
 pvcreate -q /dev/vdb
 vgcreate -q vg /dev/vdb
@@ -116,37 +114,13 @@ diskcast grow /dev/vdb --volume src | grep "logical volume src (ext4) from 128 M
 # What udev runs may write it, but not with the words of our own call.
 if grep -q driverloaded /etc/lvm/backup/vg; then false; fi
 refused "there is no logical volume" diskcast grow /dev/vdb --volume root
-sync
-echo "the guest is done"
-"#;
-
-const UNIT: &str = "[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\nExecStart=/srv/guest\n\
-                    [Install]\nWantedBy=multi-user.target\n";
-
-/// Puts this build and the script into the root filesystem of `system.img`.
-const PREPARE: &str = r#"
-set -e
-strip -o diskcast "$1"
-mkdir root
-mount -o loop,offset=$((264192 * 512)),sizelimit=$((3403776 * 512)) system.img root
-trap 'umount root' EXIT
-install -m 755 diskcast root/usr/local/bin/diskcast
-install -m 755 guest root/srv/guest
-cp guest.service root/etc/systemd/system/
-# It would hang up the line that the script writes to.
-ln -s /dev/null root/etc/systemd/system/serial-getty@ttyS0.service
-ln -s ../guest.service root/etc/systemd/system/multi-user.target.wants/guest.service
+finish
 "#;
 
 /// Starts the machine with a second disk, and waits for its end. False where no machine can be started.
 fn run(bench: &Bench, disk: &str) -> bool {
-    let options = BootOptions {
-        prompt: "the guest is done".to_owned(),
-        timeout: std::time::Duration::from_secs(240),
-        more_disks: vec![Disk { path: bench.path(disk), format: "raw", direct: false }],
-        ..BootOptions::default()
-    };
-    match until_login(Medium::File(&bench.path("system.img")), &options) {
+    let disk = Disk { path: bench.path(disk), format: "raw", direct: false };
+    match guest::run(&bench.path("system.img"), vec![disk], Duration::from_secs(240)) {
         Err(error) if error.kind() == ErrorKind::Unsupported && std::env::var_os("CI").is_none() => false,
         boot => boot.map(|_| true).unwrap(),
     }
@@ -206,12 +180,8 @@ fn a_root_in_lvm_boots_from_a_larger_disk() {
 #[test]
 fn volumes_are_captured_in_use_made_and_copied_and_what_a_kernel_wrote_survives() {
     let Some(bench) = common::with_lvm("system.img") else { return };
-    fs::write(bench.path("guest"), GUEST).unwrap();
-    fs::write(bench.path("guest.service"), UNIT).unwrap();
-    let mut script = Command::new("bash");
-    script.args(["-c", PREPARE, "-", env!("CARGO_BIN_EXE_diskcast")]).current_dir(bench.path("."));
-    let done = script.env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let program = Path::new(env!("CARGO_BIN_EXE_diskcast"));
+    guest::prepare(&bench.path("system.img"), program, GUEST, &[]).unwrap();
     bench.tool("truncate -s 768M volumes.img");
     if !run(&bench, "volumes.img") {
         return;

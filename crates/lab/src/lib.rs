@@ -34,6 +34,7 @@ pub mod boot;
 mod delay;
 mod fault;
 mod gateway;
+pub mod guest;
 mod host;
 mod link;
 mod meter;

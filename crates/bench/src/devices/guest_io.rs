@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use base::Chance;
-use lab::boot::{BootOptions, Disk, Medium, until_login};
+use lab::boot::Disk;
+use lab::guest;
 use serde_json::json;
 
 use crate::context::{Context, said, timed};
@@ -27,7 +28,6 @@ pub(crate) const GROUP: Group = Group {
 const FILE_BYTES: usize = 256 << 20;
 const DISK_BYTES: u64 = 400 << 20;
 const PACKAGES: &str = "fio lvm2";
-const LAST_WORDS: &str = "the guest is done";
 /// Disks of the guest in their order, from `/dev/vdb`: the format, and who made it.
 const DISKS: &[(&str, &str)] = &[
     ("raw", "ours"),
@@ -43,11 +43,7 @@ const DISKS: &[(&str, &str)] = &[
 const JOBS: &str = "read:1M write:1M randread:4k randwrite:4k";
 
 /// What the guest does: logical volumes first, then all disks in turn, three times.
-const GUEST: &str = r#"#!/bin/bash
-set -eEu
-exec >/dev/ttyS0 2>&1
-trap 'echo "line $LINENO failed: $BASH_COMMAND"; sync; poweroff -f' ERR
-export DISKCAST_REPO=/srv/repo DISKCAST_STATE=/srv/state XDG_CACHE_HOME=/srv/cache DISKCAST_CONFIG=/dev/null
+const GUEST: &str = r#"
 for pair in ours:h theirs:i; do
     pvcreate -q /dev/vd${pair#*:}
     vgcreate -q ${pair%:*} /dev/vd${pair#*:}
@@ -68,24 +64,7 @@ for round in 1 2 3; do
         umount /m
     done
 done
-echo "the guest is done"
-"#;
-
-const UNIT: &str = "[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\nExecStart=/srv/guest\n\
-                    [Install]\nWantedBy=multi-user.target\n";
-
-/// Puts the program, the script and the repository into the root filesystem of `system.img`.
-const PREPARE: &str = r#"
-set -e
-mkdir root
-mount -o loop,offset=$((264192 * 512)),sizelimit=$((3403776 * 512)) system.img root
-trap 'umount root' EXIT
-install -s -m 755 "$1" root/usr/local/bin/diskcast
-install -m 755 guest root/srv/guest
-cp -r repo root/srv/repo
-cp guest.service root/etc/systemd/system/
-ln -s /dev/null root/etc/systemd/system/serial-getty@ttyS0.service
-ln -s ../guest.service root/etc/systemd/system/multi-user.target.wants/guest.service
+finish
 "#;
 
 /// Makes the disks in `folder`, and returns those of the guest in their order.
@@ -159,23 +138,10 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     )?;
     said(Command::new("cp").arg("--sparse=always").arg(&debian).arg(folder.join("system.img")))?;
     let more_disks = disks(context, &folder)?;
-    std::fs::write(folder.join("guest"), GUEST.replace("JOBS", JOBS))?;
-    std::fs::write(folder.join("guest.service"), UNIT)?;
-    let program = context.diskcast(&folder);
-    said(
-        Command::new("bash")
-            .args(["-c", PREPARE, "-"])
-            .arg(program.get_program())
-            .current_dir(&folder)
-            .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin"),
-    )?;
-    let options = BootOptions {
-        prompt: LAST_WORDS.to_owned(),
-        timeout: Duration::from_mins(15),
-        more_disks,
-        ..BootOptions::default()
-    };
-    let boot = until_login(Medium::File(&folder.join("system.img")), &options)?;
+    let (system, program) = (folder.join("system.img"), context.diskcast(&folder));
+    let script = GUEST.replace("JOBS", JOBS);
+    guest::prepare(&system, Path::new(program.get_program()), &script, &[&folder.join("repo")])?;
+    let boot = guest::run(&system, more_disks, Duration::from_mins(15))?;
     let rates = rates(&boot.console)?;
     let of = |format: &str, maker: &str, job: &str| -> Result<f64> {
         let found = rates.get(&(format.to_owned(), maker.to_owned(), job.to_owned()));
@@ -188,8 +154,8 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
                 (of(format, "ours", job)?, of(format, "theirs", job)?, of("raw", "theirs", job)?);
             ratios.push(ours / theirs);
             table.push(json!({
-                "format": format, "job": job, "ours_mb_s": ours, "theirs_mb_s": theirs,
-                "ours_over_raw": ours / raw, "theirs_over_raw": theirs / raw,
+                "format": format, "job": job, "diskcast MB/s": ours, "peer MB/s": theirs,
+                "diskcast over raw": ours / raw, "peer over raw": theirs / raw,
             }));
         }
     }
@@ -197,7 +163,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     Ok(vec![
         Figure::new("disks.guest_io", &[least], "ratio", Bar::Shown)
             .peer("median", "of all sixteen", median(&ratios), "ratio")
-            .with(json!({ "rates": table }))
+            .with(table.into())
             .on("fio, depth 8: 1 MiB in turn, 4 KiB at random; QEMU's emulation", "direct in guest and host"),
     ])
 }

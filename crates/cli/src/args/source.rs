@@ -1,7 +1,7 @@
 //! Options for reading a source.
 
 /// How a source is taken.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Taking {
     /// Freeze the disk's mounted filesystems while it is read: programs that write to them wait
     #[arg(long)]

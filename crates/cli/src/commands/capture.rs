@@ -148,8 +148,7 @@ pub(crate) struct Made<'a> {
 /// Captures `made` as a version of `name`.
 pub(crate) fn file(context: &Context, made: Made<'_>, name: &str, effort: &Effort) -> Result<()> {
     let Made { path, from, base, skip } = made;
-    let format = Some(SourceForm::Raw);
-    let taking = Taking { freeze: false, live: false, snapshot: false, format, backing: false };
+    let taking = Taking { format: Some(SourceForm::Raw), ..Taking::default() };
     let args = Args {
         source: path.to_owned(),
         name: name.to_owned(),

@@ -170,7 +170,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     // With --at and --append the source may be any file, which is taken as it is.
     let is_disk = args.at.is_none() && !args.append;
     let format = if is_disk { args.format } else { Some(SourceForm::Raw) };
-    let taking = Taking { freeze: false, live: false, snapshot: false, format, backing: args.backing };
+    let taking = Taking { format, backing: args.backing, ..Taking::default() };
     let options = SurveyOptions::default();
     let watch = |file| -> Result<Watch<'_>> {
         if is_disk {

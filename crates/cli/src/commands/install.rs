@@ -40,8 +40,8 @@ Examples:
   diskcast install web:stable /dev/sdb --resume --yes
   diskcast install web disk:serial=S5Y2NX0R --yes         whichever name it has today
   diskcast install web - | ssh other 'dd of=/dev/sdb bs=1M'
-  diskcast install web /dev/sdb --also /dev/sdc --also /dev/sdd      three disks in one pass
-  diskcast install web vm2.qcow2 --as qcow2 --copy-of vm1.img         an overlay over what is here already
+  diskcast install web /dev/sdb --also /dev/sdc --also /dev/sdd       three disks in one pass
+  diskcast install web vm2.qcow2 --as qcow2 --copy-of vm1.img        an overlay of vm1.img
   diskcast install web /dev/vg0/web --create-volume
   diskcast install lab-pc /dev/sda --onto-source        back to the disk that it was captured from")]
 pub(crate) struct Args {
@@ -86,10 +86,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 /// One partition of a version.
 fn part_of<'a>(library: &'a Library, version: &Manifest, number: u32) -> Result<Part<'a>> {
     let catalogue = Catalogue::load(version, library.objects(), library.cipher())?;
-    Part::of(version, &catalogue, number, library.objects()).map_err(|error| {
-        let failure = Failure::from(error);
-        if failure.exit == Exit::Refused { failure.hint("nothing was written") } else { failure }
-    })
+    let part = Part::of(version, &catalogue, number, library.objects());
+    part.map_err(|error| Failure::from(error).unwritten())
 }
 
 /// Writes `version`, whose objects come from `objects`, to `targets`.
@@ -345,7 +343,7 @@ pub(crate) fn left_in(target: &Path) -> Leaves {
 pub(crate) fn explain(error: impl Into<Failure>, target: &Path) -> Failure {
     let failure = error.into();
     match failure.exit {
-        Exit::Refused => failure.hint("nothing was written"),
+        Exit::Refused => failure.unwritten(),
         Exit::Verification => failure,
         // To go on would miss it again.
         Exit::NotFound => {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use disk::logical_volume::LogicalVolume;
 use image::Manifest;
 
-use super::kind::{geometry, is_device, is_null};
+use super::kind::{geometry, is_device, is_null, wanted_bytes};
 use crate::args::{FileForm, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::source::export;
@@ -20,7 +20,7 @@ pub(super) fn new_volume(path: &Path, writing: &Writing) -> Option<LogicalVolume
 pub(super) fn check(path: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
     let Some(base) = &writing.copy_of else {
         if let Some(volume) = new_volume(path, writing) {
-            volume.check(writing.size.unwrap_or(0).max(geometry(version).size_bytes))?;
+            volume.check(wanted_bytes(version, writing))?;
         }
         return Ok(());
     };
@@ -67,10 +67,7 @@ pub(super) fn begin(path: &Path, version: &Manifest, writing: &Writing) -> Resul
         (_, _) if writing.form != FileForm::Raw || (writing.resume && path.exists()) => Ok(false),
         (Some(base), Some(volume)) => Ok(volume.snapshot(base).map(|()| true)?),
         (Some(base), None) => Ok(disk::second_copy::share_blocks(base, path).map(|()| false)?),
-        (None, Some(volume)) => {
-            let bytes = writing.size.unwrap_or(0).max(geometry(version).size_bytes);
-            Ok(volume.create(bytes).map(|()| true)?)
-        }
+        (None, Some(volume)) => Ok(volume.create(wanted_bytes(version, writing)).map(|()| true)?),
         (None, None) => Ok(false),
     }
 }

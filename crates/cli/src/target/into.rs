@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::Extent;
+use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use disk::{ReadAt as _, TargetOptions, Window, WriteAt};
 use image::Manifest;
 
-use super::kind::{STDOUT, geometry, is_null, is_plain};
+use super::kind::{STDOUT, back_there, geometry, is_null, is_plain, is_source};
 use crate::args::Writing;
 use crate::exit::{Exit, Failure, Result};
 use crate::source::export;
@@ -32,10 +33,7 @@ fn extent(path: &Path, version: &Manifest, number: u32) -> Result<Extent> {
         }
         disk::partition_of(&disk, number)
     };
-    found().map_err(|error| {
-        let failure = Failure::from(error);
-        if failure.exit == Exit::Refused { failure.hint("nothing was written") } else { failure }
-    })
+    found().map_err(|error| Failure::from(error).unwritten())
 }
 
 /// Refuses to put one partition of an image over the disk that it was captured from, with its table.
@@ -43,20 +41,12 @@ pub(crate) fn check_source_disk(path: &Path, whole: &Manifest, writing: &Writing
     if is_null(path) || export(path).is_some() || writing.into.is_some() || !path.exists() {
         return Ok(());
     }
-    let (place, source) = (disk::place_of(path)?, &whole.disk.source);
-    if !whole.came_from(&place) {
-        return Ok(());
-    }
-    let (image, number) = (&whole.image, whole.number);
-    let text = format!("`{}` is what {image}@{number} was captured from", path.display());
-    let failure = Failure::new(Exit::Refused, text);
-    if source.as_ref().is_some_and(|source| source.start_sector == place.start_sector) {
+    let place = disk::place_of(path)?;
+    let Some(failure) = is_source(&format!("`{}`", path.display()), whole, &place) else { return Ok(()) };
+    if whole.disk.source.as_ref().is_some_and(|source| source.start_sector == place.start_sector) {
         return Err(failure.hint("--into NUMBER writes one partition of it; nothing was written"));
     }
-    if writing.onto_source {
-        return Ok(());
-    }
-    Err(failure.hint("--onto-source puts it back there; nothing was written"))
+    if writing.onto_source { Ok(()) } else { Err(back_there(failure)) }
 }
 
 /// Checks that `version` fits into partition `number` of the disk at `path`, and is of one partition itself.
@@ -74,7 +64,7 @@ pub(super) fn check(path: &Path, version: &Manifest, number: u32, writing: &Writ
     }
     let extent = extent(path, version, number)?;
     let (has, needs) = (extent.len_bytes(), geometry(version).size_bytes);
-    let (name, hint) = (name(path, number), "nothing was written");
+    let name = name(path, number);
     if has < needs {
         let text = format!(
             "{name} {}: it has {} ({has} bytes), the image needs {} ({needs} bytes)",
@@ -82,17 +72,12 @@ pub(super) fn check(path: &Path, version: &Manifest, number: u32, writing: &Writ
             show_bytes(has),
             show_bytes(needs)
         );
-        return Err(Failure::new(Exit::Refused, text).hint(hint));
+        return Err(Failure::new(Exit::Refused, text).unwritten());
     }
     let mut place = disk::place_of(path)?;
     place.start_sector += extent.start;
-    if !writing.onto_source && version.came_from(&place) {
-        let text = format!("{name} is what {}@{} was captured from", version.image, version.number);
-        return Err(
-            Failure::new(Exit::Refused, text).hint("--onto-source puts it back there; nothing was written")
-        );
-    }
-    Ok(())
+    let source = is_source(&name, version, &place).filter(|_| !writing.onto_source);
+    source.map_or(Ok(()), |failure| Err(back_there(failure)))
 }
 
 /// The partition in messages.
@@ -131,7 +116,7 @@ pub(crate) fn set_place(path: &Path, version: &Manifest, writing: &Writing, outp
         return Ok(());
     }
     let unit = version.logical_sector_bytes;
-    let start = u32::try_from(start * 512 / u64::from(unit)).unwrap_or(u32::MAX);
+    let start = u32::try_from(start * SECTOR_BYTES / u64::from(unit)).unwrap_or(u32::MAX);
     let changed = std::fs::OpenOptions::new().read(true).write(true).open(path).and_then(|file| {
         let volume = Extent::new(at, version.size_sectors);
         let changed = disk::position::set_hidden_sectors(&file, volume, unit, None, start)?;

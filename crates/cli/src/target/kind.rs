@@ -4,10 +4,11 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use base::limits::SECTOR_BYTES;
-use disk::Geometry;
+use disk::{Geometry, Place};
 use image::Manifest;
 
 use crate::args::{FileForm, Writing};
+use crate::exit::{Exit, Failure};
 use crate::source::export;
 
 /// The target that stands for standard output.
@@ -28,6 +29,22 @@ pub(crate) fn is_plain(path: &Path, writing: &Writing) -> bool {
 /// Whether `path` is a block device.
 pub(crate) fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// The refusal of the target `name` at `place` if `version` was captured from there.
+pub(crate) fn is_source(name: &str, version: &Manifest, place: &Place) -> Option<Failure> {
+    let text = || format!("{name} is what {}@{} was captured from", version.image, version.number);
+    version.came_from(place).then(|| Failure::new(Exit::Refused, text()))
+}
+
+/// Adds how such a target is meant nevertheless.
+pub(crate) fn back_there(failure: Failure) -> Failure {
+    failure.hint("--onto-source puts it back there; nothing was written")
+}
+
+/// How large a file or volume that is made becomes, in bytes.
+pub(crate) fn wanted_bytes(version: &Manifest, writing: &Writing) -> u64 {
+    writing.size.unwrap_or(0).max(geometry(version).size_bytes)
 }
 
 /// The geometry of the disk of `version`.

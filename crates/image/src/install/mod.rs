@@ -20,7 +20,7 @@ mod writer;
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Extent, ExtentSet, Result};
 use bytes::Bytes;
 use disk::WriteAt;
 
@@ -94,7 +94,9 @@ impl Installer {
     #[must_use]
     pub fn missing(&self) -> Vec<Range<u64>> {
         let well = self.lanes.iter().filter(|lane| lane.is_well());
-        united(well.flat_map(|lane| lane.shared.missing()).collect())
+        let missing = well.flat_map(|lane| lane.shared.missing());
+        let all: ExtentSet = missing.map(|range| Extent::between(range.start, range.end)).collect();
+        all.runs().iter().map(|run| run.start..run.end()).collect()
     }
 
     /// Whether object `id` is a chunk that is still needed.
@@ -211,19 +213,6 @@ fn at_once<T: Send, R: Send>(items: Vec<T>, job: impl Fn(T) -> R + Sync) -> Vec<
         let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || job(item))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a job returns its errors")).collect()
     })
-}
-
-/// The union of `ranges` as ascending ranges that do not touch.
-fn united(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut union: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
-        match union.last_mut() {
-            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => union.push(range),
-        }
-    }
-    union
 }
 
 /// `Refused` if the target is smaller than the image, or has larger logical sectors, so that it can't address the
