@@ -14,6 +14,12 @@ pub trait ObjectSource: Send + Sync {
     /// need not check them.
     fn fetch(&self, object: &ObjectRef) -> Result<Bytes>;
 
+    /// Says that `object` will be fetched soon. A source that is a disk may begin to read it; others do nothing.
+    /// Returns without waiting for the bytes. Errors are left to [`Self::fetch`].
+    fn read_ahead(&self, object: &ObjectRef) {
+        let _ = object;
+    }
+
     /// The bytes of `object`, of which the caller has a `damaged` copy: a source that is far away may send only what
     /// differs. Errors as for [`Self::fetch`].
     fn mend(&self, object: &ObjectRef, damaged: Vec<u8>) -> Result<Bytes> {

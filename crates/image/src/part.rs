@@ -29,6 +29,10 @@ impl ObjectSource for Part<'_> {
         }
     }
 
+    fn read_ahead(&self, object: &ObjectRef) {
+        self.rest.read_ahead(object);
+    }
+
     fn verified(&self, object: &ObjectRef) -> Result<Verified> {
         match self.own.verified(object) {
             Err(error) if error.kind() == ErrorKind::NotFound => self.rest.verified(object),

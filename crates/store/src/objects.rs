@@ -16,6 +16,10 @@ impl ObjectSource for Repository {
         Ok(self.verified(object)?.bytes().clone())
     }
 
+    fn read_ahead(&self, object: &ObjectRef) {
+        self.backend.read_ahead(&layout::object_in(object.kind, &object.digest, 0));
+    }
+
     fn verified(&self, object: &ObjectRef) -> Result<Verified> {
         let read = || self.read_object(object);
         match &self.cache {

@@ -17,11 +17,13 @@ mod reuse;
 mod shared;
 mod writer;
 
+use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::Arc;
 
 use base::{Error, ErrorKind, Extent, ExtentSet, Result};
 use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender};
 use disk::WriteAt;
 
 use crate::catalogue::Catalogue;
@@ -34,6 +36,12 @@ pub use options::{FreeSpace, InstallOptions, Reuse};
 use plan::Plan;
 pub use report::InstallReport;
 use writer::Writer;
+
+/// How many threads of [`Installer::pull`] go ahead of those that decode: opening a cold file waits for the disk.
+const READ_AHEAD_THREADS: usize = 2;
+
+/// How many objects they are ahead at most: 22 MB if each has the size that chunks of 256 KiB have on average.
+const READ_AHEAD_OBJECTS: usize = 256;
 
 /// The result of [`Installer::offer`].
 #[derive(Debug)]
@@ -157,25 +165,37 @@ impl Installer {
     /// Fetches all missing objects from `source`, verifies and writes them, on threads of its own. Stops at the first
     /// error and returns it: of the source, of the last target that was well, or `Corrupt` for a bad object.
     pub fn pull(&self, source: &dyn ObjectSource) -> Result<()> {
-        let missing = self.missing();
-        let ids = parking_lot::Mutex::new(missing.into_iter().flatten());
-        let next = || ids.lock().next();
+        let ids = parking_lot::Mutex::new(self.missing().into_iter().flatten());
+        let first = &self.lanes[0];
+        let chunk = |id| first.shared.plan.chunk(id).expect("chunks are missing, not nodes");
+        let (soon, next) = crossbeam_channel::bounded(READ_AHEAD_OBJECTS);
         let failed = FirstError::default();
-        let work = || -> Result<()> {
-            let first = &self.lanes[0];
+        let read_ahead = |soon: Sender<u64>| {
+            while let Some(id) = { ids.lock().next() } {
+                source.read_ahead(&chunk(id).object);
+                if soon.send(id).is_err() {
+                    break;
+                }
+            }
+        };
+        let work = |next: Receiver<u64>| -> Result<()> {
             let mut writer = first.decodes().then(|| Writer::new(&first.shared)).transpose()?;
-            while !failed.is_stopped() && self.lanes.iter().any(Lane::is_well) {
-                let Some(id) = next() else { break };
-                let chunk = first.shared.plan.chunk(id).expect("chunks are missing, not nodes");
-                let object = source.verified(&chunk.object)?;
-                let plain = writer.as_mut().map(|writer| writer.decode(chunk, &object)).transpose()?;
+            for id in next {
+                if failed.is_stopped() || !self.lanes.iter().any(Lane::is_well) {
+                    break;
+                }
+                let object = source.verified(&chunk(id).object)?;
+                let plain = writer.as_mut().map(|writer| writer.decode(chunk(id), &object)).transpose()?;
                 self.lanes.iter().for_each(|lane| lane.write(id, plain));
             }
             Ok(())
         };
         std::thread::scope(|scope| {
-            for _ in 0..self.lanes[0].threads {
-                scope.spawn(|| work().unwrap_or_else(|error| failed.fail(error)));
+            for soon in repeat_n(soon, READ_AHEAD_THREADS) {
+                scope.spawn(move || read_ahead(soon));
+            }
+            for next in repeat_n(next, first.threads) {
+                scope.spawn(|| work(next).unwrap_or_else(|error| failed.fail(error)));
             }
         });
         failed.take().map_or_else(|| self.healthy(), Err)

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind as Io;
+use std::num::NonZero;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use object_store::path::Path as Location;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Advice, Mode, OFlags};
 
 use crate::backend::scrubs::FileStamp;
 
@@ -30,6 +31,14 @@ pub(crate) fn read(root: &Path, name: &str, bytes_max: u64) -> Result<Bytes> {
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
     read_open(&file, bytes).map_err(|error| Error::from_io(format!("read `{name}`"), error))
+}
+
+/// Lets the kernel begin to read the file `name` into its page cache, and does not wait for it. Nothing happens if that
+/// is not possible: whoever reads the file learns why.
+pub(crate) fn read_ahead(root: &Path, name: &str) {
+    if let Ok((file, bytes)) = open(root, name, OFlags::RDONLY) {
+        let _ = rustix::fs::fadvise(&file, 0, NonZero::new(bytes), Advice::WillNeed);
+    }
 }
 
 /// The length in bytes of the file `name`: 0 if it is neither file nor folder, `None` if it does not exist or is a

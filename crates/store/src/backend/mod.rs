@@ -186,6 +186,13 @@ impl Backend {
         self.read(path, bytes)
     }
 
+    /// Lets the kernel begin to read the object at `path`, if it is a file here.
+    pub(crate) fn read_ahead(&self, path: &Path) {
+        if let Objects::Folder(folder) = &self.objects {
+            files::read_ahead(folder.root(), path.as_ref());
+        }
+    }
+
     fn read_named(&self, path: &Path, bytes_max: u64) -> Result<Bytes> {
         if let Objects::Folder(folder) = &self.objects {
             return files::read(folder.root(), path.as_ref(), bytes_max);
