@@ -65,7 +65,7 @@ impl Lane {
         }
         let looks = match options.reuse {
             Reuse::Never => false,
-            Reuse::IfItPays => reuse::pays(&shared)?,
+            Reuse::IfItPays => reuse::pays(&shared, threads)?,
             Reuse::InPlace | Reuse::Always => true,
         };
         if looks && options.decode {

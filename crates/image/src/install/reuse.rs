@@ -6,7 +6,8 @@
 //! is written. Each copy is checked again when it is read to be written, so a wrong plan costs fetches and no content.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{Digest, Result, is_zero};
 use parking_lot::Mutex;
@@ -26,22 +27,23 @@ const FIRST_SAMPLES: usize = 8;
 
 /// Whether comparing the whole target pays: it reads everything once, and saves fetching, writing and reading back what
 /// is right. Looks at a sample, of which one half must be right.
-pub(super) fn pays(shared: &Shared) -> Result<bool> {
+pub(super) fn pays(shared: &Shared, threads: usize) -> Result<bool> {
     let chunks = &shared.plan.chunks;
     let count = chunks.len().min(SAMPLES);
-    let mut writer = Writer::new(shared)?;
-    let mut right = 0;
-    for sample in 0..count {
-        if sample == FIRST_SAMPLES && right == 0 {
-            return Ok(false);
-        }
-        // An odd factor spreads the first samples, too.
-        let chunk = &chunks[sample * 13 % count * chunks.len() / count];
-        let mut place = chunk.places().take(1);
-        let wrong = writer
-            .other_content(shared, chunk, &mut place, |buf, offset| shared.target.read_exact_at(buf, offset));
-        right += usize::from(wrong.is_ok_and(|wrong| wrong.is_empty()));
-    }
+    let right = AtomicUsize::new(0);
+    let look = |numbers: Range<usize>| {
+        for_each(shared, threads, numbers.start as u64..numbers.end as u64, |writer, number| {
+            // An odd factor spreads the first samples, too.
+            let chunk = &chunks[number as usize * 13 % count * chunks.len() / count];
+            let read = |buf: &mut [u8], offset: u64| shared.read_medium(buf, offset);
+            let wrong = writer.other_content(shared, chunk, &mut chunk.places().take(1), read);
+            right.fetch_add(usize::from(wrong.is_ok_and(|wrong| wrong.is_empty())), Ordering::Relaxed);
+            Ok(())
+        })?;
+        Ok(right.load(Ordering::Relaxed))
+    };
+    let first = count.min(FIRST_SAMPLES);
+    let right = if look(0..first)? > 0 { look(first..count)? } else { 0 };
     Ok(2 * right >= count && right > 0)
 }
 
