@@ -221,17 +221,83 @@ fn damaged_or_strange_is_taken_whole() {
         assert!(places(&image, name).iter().all(|place| map.allocated.contains(*place)), "{name}");
     }
     assert!(!map.allocated.contains(map.window));
+}
 
+/// Of a group on two disks each is captured by itself: what pvs says no volume has there is left out, and a volume is
+/// looked into if all of it is there.
+#[test]
+fn a_group_on_two_disks() {
+    if !have(TOOLS) || !is_root() {
+        return;
+    }
+    let bench = Bench::new();
     let pair = ["one", "two"].map(|name| bench.random_file(name, 64 << 20, 3));
     let devices = pair.each_ref().map(|image| {
         write_at(image, 0, &[0; 4096]);
         Loop::over(image, "")
     });
-    let both = format!("--driverloaded n --devices {},{}", devices[0].0.display(), devices[1].0.display());
+    let [one, two] = devices.each_ref().map(|device| device.0.display());
+    let both = format!("-q --driverloaded n --devices {one},{two}");
     for device in &devices {
-        run(&format!("pvcreate -q {both}"), &[&device.0]);
+        run(&format!("pvcreate {both}"), &[&device.0]);
     }
-    assert_whole(&map_of(&pair[0]), "belongs to no volume group", "");
-    run(&format!("vgcreate -q {both} pair"), &[&devices[0].0, &devices[1].0]);
-    pair.iter().for_each(|image| assert_whole(&map_of(image), "has 2 physical volumes", ""));
+    pair.iter().for_each(|image| assert_whole(&map_of(image), "belongs to no volume group", ""));
+    run(&format!("vgcreate {both} pair"), &[&devices[0].0, &devices[1].0]);
+    for options in [
+        format!("-l 4 -n home pair {one}"),
+        "-l 6 -i 2 -n wide pair".to_owned(),
+        format!("-l 2 -n there pair {two}"),
+    ] {
+        run(&format!("lvcreate {both} -an -Zn -Wn -y {options}"), &[]);
+    }
+    let segments = |device: &Loop| -> Vec<(String, Extent)> {
+        let fields = "--noheadings --segments -o pvseg_start,pvseg_size,lv_name";
+        let lines = run(&format!("pvs {both} {fields}"), &[&device.0]);
+        let segment = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let number = |word: &str| word.parse::<u64>().unwrap() * EXTENT_SECTORS;
+            let name = words.get(2).copied().unwrap_or_default();
+            (name.to_owned(), Extent::new(START + number(words[0]), number(words[1])))
+        };
+        lines.lines().map(segment).collect()
+    };
+    let place = |on: usize, wanted: &str| {
+        segments(&devices[on]).into_iter().find(|(name, _)| name == wanted).map(|(_, place)| place)
+    };
+    for (on, name) in [(0, "home"), (1, "there")] {
+        let place = place(on, name).unwrap();
+        let content = bench.random_file(name, place.len_bytes(), 7);
+        run("mke2fs -q -F -t ext4 -O ^has_journal", &[&content]);
+        write_at(&pair[on], place.offset_bytes(), &read_at(&content, Extent::new(0, place.count)));
+    }
+    assert!(place(0, "there").is_none() && place(1, "home").is_none());
+    for (on, name) in [(0, "home"), (1, "there")] {
+        let map = map_of(&pair[on]);
+        assert_eq!(
+            map.warnings,
+            ["the disk: logical volume `wide` is captured whole: some of it is on another disk"]
+        );
+        let inner = map_of(&bench.path(name)).allocated;
+        let mut expected: ExtentSet =
+            [Extent::new(0, START), place(on, "wide").unwrap()].into_iter().collect();
+        placed(&[place(on, name).unwrap()], &inner).runs().iter().for_each(|run| expected.insert(*run));
+        let end = segments(&devices[on]).iter().map(|(_, place)| place.end()).max().unwrap();
+        expected.insert(Extent::between(end, map.window.end()));
+        ends(map.window).into_iter().for_each(|end| expected.insert(end));
+        assert_eq!(map.allocated, expected, "{name}");
+    }
+
+    // LVM takes up both disks again after they were restored onto others.
+    for image in &pair {
+        let copy = bench.random_file("copy", 64 << 20, 9);
+        copy_sectors(image, &copy, &map_of(image).allocated);
+        fs::rename(copy, image).unwrap();
+    }
+    drop(devices);
+    let devices = pair.each_ref().map(|image| Loop::over(image, ""));
+    let both = format!("-q --driverloaded n --devices {},{}", devices[0].0.display(), devices[1].0.display());
+    run(&format!("vgck {both} pair"), &[]);
+    run(&format!("pvck {both}"), &[&devices[0].0, &devices[1].0]);
+    let names = run(&format!("lvs {both} --noheadings -o lv_name pair"), &[]);
+    assert_eq!(names.split_whitespace().collect::<Vec<_>>(), ["home", "there", "wide"]);
 }

@@ -69,7 +69,7 @@ impl<'a> Site<'a> {
         let captured = json_line(&captured.output, "captured")?;
         let number = |name: &str| captured[name].as_u64().ok_or_else(|| format!("no {name} in the report"));
         let (allocated, encoded) = (number("allocated_bytes")?, number("encoded_bytes")?);
-        let (changed, used) = one_in_a_hundred(&original)?;
+        let (changed, used) = one_in_a_hundred(&original, allocated)?;
         let part = folder.join("part.img");
         let (from, to) = (File::open(&original)?, File::create(&part)?);
         let mut chunk = vec![0; CHUNK];
@@ -144,20 +144,27 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Offsets of one in a hundred of the chunks, of those that have no page of zeros; and of all chunks that are no zeros.
-fn one_in_a_hundred(disk: &Path) -> Result<(Vec<u64>, Vec<u64>)> {
+/// Offsets of one in a hundred of the chunks, of those that have no page of zeros; and of what is in use, `allocated`
+/// bytes: all chunks that are no zeros, and as many others as the filesystem has filled with zeros.
+fn one_in_a_hundred(disk: &Path, allocated: u64) -> Result<(Vec<u64>, Vec<u64>)> {
     let file = File::open(disk)?;
     let mut chunk = vec![0; CHUNK];
-    let (mut full, mut used) = (Vec::new(), Vec::new());
+    let (mut full, mut used, mut zero) = (Vec::new(), Vec::new(), Vec::new());
     for offset in (0..super::PART_BYTES / CHUNK as u64).map(|index| index * CHUNK as u64) {
         file.read_exact_at(&mut chunk, offset)?;
-        if !is_zero(&chunk) {
+        if is_zero(&chunk) {
+            zero.push(offset);
+        } else {
             used.push(offset);
             full.extend((!chunk.chunks(4096).any(is_zero)).then_some(offset));
         }
     }
     let step = full.len() * EVERY / used.len();
-    Ok((full.into_iter().skip(step / 2).step_by(step).collect(), used))
+    let changed = full.into_iter().skip(step / 2).step_by(step).collect();
+    let zeros = usize::try_from(allocated)?.div_ceil(CHUNK).saturating_sub(used.len());
+    used.extend(zero.into_iter().take(zeros));
+    used.sort_unstable();
+    Ok((changed, used))
 }
 
 /// Seconds to read these chunks of a disk one after the other, as `dd` does with a whole disk.

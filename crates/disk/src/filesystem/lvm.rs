@@ -135,8 +135,12 @@ fn text_of(volume: &Volume, (offset, len): (u64, u64)) -> std::result::Result<Op
 /// are.
 fn add(volume: &Volume, logical: &Logical, live: bool, used: &mut Coverage) -> Result<Option<String>> {
     let Some(mapped) = Mapped::new(*volume, logical) else {
-        add_all(logical, used);
-        return Ok((!logical.is_part).then(|| "it is of a kind that is not looked into".to_owned()));
+        let has_some = add_all(logical, used) > 0;
+        let why = match logical.is_elsewhere {
+            true => "some of it is on another disk",
+            false => "it is of a kind that is not looked into",
+        };
+        return Ok((has_some && !logical.is_part).then(|| why.to_owned()));
     };
     let inside = Volume::whole(&mapped);
     let claims = signature::find(&inside)?;
@@ -160,8 +164,9 @@ fn add(volume: &Volume, logical: &Logical, live: bool, used: &mut Coverage) -> R
     }
 }
 
-fn add_all(logical: &Logical, used: &mut Coverage) {
-    logical.segments.iter().flat_map(group::Segment::places).for_each(|place| used.add(place));
+/// Adds all that a logical volume has here, and returns how many runs that are.
+fn add_all(logical: &Logical, used: &mut Coverage) -> usize {
+    logical.segments.iter().flat_map(group::Segment::places).map(|place| used.add(place)).count()
 }
 
 /// A logical volume that holds what its user wrote.
@@ -195,6 +200,10 @@ pub(crate) fn physical_volume(volume: &Volume) -> Result<PhysicalVolume> {
         Why::Failed(error) => error,
         Why::Whole(why) => Error::new(ErrorKind::Refused, format!("the physical volume of LVM: {why}")),
     })?;
+    if group.physical_volumes > 1 {
+        let text = format!("volume group `{}` is on {} disks", group.name, group.physical_volumes);
+        return Err(Error::new(ErrorKind::Refused, text));
+    }
     let describe = |logical: &Logical| -> Result<Option<LogicalVolume>> {
         let Some(mapped) = Mapped::new(*volume, logical) else { return Ok(None) };
         let filesystem = super::identify(&Volume::whole(&mapped))?;

@@ -1,4 +1,4 @@
-//! A volume group on one physical volume, as its metadata describes it (lib/format_text of LVM2).
+//! A volume group as its metadata describes it (lib/format_text of LVM2), and what it has on one of its physical volumes.
 
 use std::collections::HashSet;
 
@@ -14,6 +14,8 @@ pub(super) struct Logical {
     pub(super) is_plain: bool,
     /// Whether it is a part of another one, of which LVM does not tell.
     pub(super) is_part: bool,
+    /// Whether some of it is on another physical volume.
+    pub(super) is_elsewhere: bool,
 }
 
 /// Sectors of a logical volume, in turn from each of its stripes. Places are in sectors.
@@ -22,8 +24,10 @@ pub(super) struct Segment {
     /// Where it begins in the logical volume.
     pub(super) start: u64,
     pub(super) count: u64,
-    /// Where its stripes begin in the physical volume.
+    /// Where its stripes begin in the physical volume: those that are on it.
     pub(super) stripes: Vec<u64>,
+    /// How many stripes it has, here and elsewhere.
+    stripes_in_all: u64,
     /// Sectors from one stripe before the next.
     pub(super) stripe_sectors: u64,
 }
@@ -34,11 +38,16 @@ pub(super) struct Group {
     /// The sectors of the physical volume that its extents have.
     pub(super) extents: Extent,
     pub(super) volumes: Vec<Logical>,
+    /// How many physical volumes it has.
+    pub(super) physical_volumes: usize,
 }
 
 /// What the segments of a group refer to.
 struct Layout<'a> {
+    /// The name of the physical volume here.
     physical: &'a str,
+    /// The names of the others.
+    others: HashSet<&'a str>,
     extent_sectors: u64,
     extents: Extent,
     count: u64,
@@ -51,18 +60,25 @@ impl Group {
         let all = Section::parse(text).ok_or_else(damaged)?;
         let (group_name, group) = all.sections().next().ok_or_else(damaged)?;
         let physical: Vec<_> = group.section("physical_volumes").ok_or_else(damaged)?.sections().collect();
-        require(physical.len() == 1, || format!("its volume group has {} physical volumes", physical.len()))?;
-        let (name, here) = physical[0];
-        let is_here = here.text("id").is_some_and(|id| id.replace('-', "") == uuid);
-        require(is_here, || "its volume group is of another physical volume".to_owned())?;
+        let is_here = |of: &Section| of.text("id").is_some_and(|id| id.replace('-', "") == uuid);
+        let (name, here) = physical
+            .iter()
+            .find(|(_, of)| is_here(of))
+            .copied()
+            .ok_or_else(|| Why::Whole("its volume group is of another physical volume".to_owned()))?;
+        let is_missing =
+            here.list("flags").is_some_and(|flags| flags.contains(&Value::Text("MISSING".to_owned())));
+        require(!is_missing, || "its volume group misses it".to_owned())?;
         let number = |of: &Section, name| of.number(name).ok_or_else(damaged);
         let (start, count) = (number(here, "pe_start")?, number(here, "pe_count")?);
         let extent_sectors = number(group, "extent_size")?;
         let end = count.checked_mul(extent_sectors).and_then(|len| len.checked_add(start));
         let end = end.filter(|end| *end <= sectors && extent_sectors > 0).ok_or_else(damaged)?;
-        let layout = Layout { physical: name, extent_sectors, extents: Extent::between(start, end), count };
+        let others = physical.iter().map(|(other, _)| *other).filter(|other| *other != name).collect();
+        let extents = Extent::between(start, end);
+        let layout = Layout { physical: name, others, extent_sectors, extents, count };
         let volumes = group.section("logical_volumes").map_or(Ok(Vec::new()), |all| layout.volumes(all))?;
-        Ok(Self { name: group_name.to_owned(), extents: layout.extents, volumes })
+        Ok(Self { name: group_name.to_owned(), extents, volumes, physical_volumes: physical.len() })
     }
 }
 
@@ -85,12 +101,14 @@ impl Layout<'_> {
                 segments.map(|(_, segment)| self.segment(name, segment)).collect::<Result<Vec<_>, _>>()?;
             segments.sort_by_key(|segment| segment.start);
             let follows = segments.is_sorted_by(|one, next| one.start + one.count == next.start);
+            let is_elsewhere = segments.iter().any(Segment::is_elsewhere);
             let is_plain = is_visible
+                && !is_elsewhere
                 && is_striped
                 && follows
                 && segments.first().is_some_and(|first| first.start == 0)
                 && !parts.contains(name);
-            Ok(Logical { name: name.to_owned(), segments, is_plain, is_part: !is_visible })
+            Ok(Logical { name: name.to_owned(), segments, is_plain, is_part: !is_visible, is_elsewhere })
         };
         let volumes = all.sections().map(volume).collect::<Result<Vec<_>, Why>>()?;
         let mut places: Vec<Extent> =
@@ -113,11 +131,13 @@ impl Layout<'_> {
         let stripe = |pair: &[Value]| match pair {
             [Value::Text(on), Value::Number(at)] if on == self.physical => {
                 let is_inside = at.checked_add(each).is_some_and(|end| end <= self.count);
-                is_inside.then(|| self.extents.start + at * self.extent_sectors)
+                is_inside.then(|| Some(self.extents.start + at * self.extent_sectors))
             }
+            [Value::Text(on), Value::Number(_)] if self.others.contains(&**on) => Some(None),
             _ => None,
         };
-        let places: Vec<u64> = list.chunks(2).map(stripe).collect::<Option<_>>().ok_or_else(damaged)?;
+        let places: Vec<Option<u64>> =
+            list.chunks(2).map(stripe).collect::<Option<_>>().ok_or_else(damaged)?;
         require(places.len() as u64 == stripes, || {
             format!("the stripes of its logical volume `{volume}` differ")
         })?;
@@ -128,7 +148,9 @@ impl Layout<'_> {
             && start.checked_add(count).and_then(|end| end.checked_mul(self.extent_sectors)).is_some();
         let (start, count) =
             (start.wrapping_mul(self.extent_sectors), count.wrapping_mul(self.extent_sectors));
-        if is_right { Ok(Segment { start, count, stripes: places, stripe_sectors }) } else { Err(damaged()) }
+        require(is_right, || format!("the metadata of its logical volume `{volume}` is damaged"))?;
+        let here = places.into_iter().flatten().collect();
+        Ok(Segment { start, count, stripes: here, stripes_in_all: stripes, stripe_sectors })
     }
 }
 
@@ -137,9 +159,14 @@ impl Segment {
         self.start + self.count
     }
 
+    /// Whether some of its stripes are on another physical volume.
+    fn is_elsewhere(&self) -> bool {
+        self.stripes.len() as u64 != self.stripes_in_all
+    }
+
     /// What it takes of the physical volume.
     pub(super) fn places(&self) -> impl Iterator<Item = Extent> + '_ {
-        let each = self.count / self.stripes.len() as u64;
+        let each = self.count / self.stripes_in_all;
         self.stripes.iter().map(move |start| Extent::new(*start, each))
     }
 
@@ -221,6 +248,22 @@ mod tests {
     }
 
     #[test]
+    fn of_a_volume_on_two_disks_only_what_is_here_counts() {
+        let half = "segment1 { start_extent = 0 extent_count = 10 type = \"striped\" stripe_count = 2 stripe_size = 4 \
+                    stripes = [ \"pv1\", 0, \"pv0\", 20 ] }";
+        let there = volume("there", &LINEAR.replace("\"pv0\"", "\"pv1\""));
+        let all = format!("{} {} {there}", volume("home", LINEAR), volume("half", half));
+        let group = parse(&text(&all).replace("} logical", "pv1 { id = \"c\" } } logical")).unwrap();
+        let of = |name: &str| group.volumes.iter().find(|volume| volume.name == name).unwrap();
+        let places = |name: &str| -> Vec<_> { of(name).segments.iter().flat_map(Segment::places).collect() };
+        assert_eq!((group.physical_volumes, of("home").is_plain, of("home").is_elsewhere), (2, true, false));
+        assert_eq!(places("home"), [Extent::new(56, 80)]);
+        assert_eq!((of("half").is_plain, of("half").is_elsewhere), (false, true));
+        assert_eq!(places("half"), [Extent::new(16 + 160, 40)]);
+        assert_eq!((of("there").is_plain, places("there")), (false, vec![]));
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         let twice = format!("{} {}", volume("root", LINEAR), volume("home", LINEAR));
         let cases = [
@@ -239,7 +282,7 @@ mod tests {
             (text("").replace("= 100", "= 1000"), "is damaged"),
             (text("").replace("extent_size = 8", "extent_size = 0"), "is damaged"),
             (text("").replace("a-b", "a-c"), "another physical volume"),
-            (text("").replace("} logical", "pv1 { id = \"c\" } } logical"), "has 2 physical volumes"),
+            (text("").replace("id = \"a-b\"", "id = \"a-b\" flags = [\"MISSING\"]"), "misses it"),
         ];
         for (text, why) in cases {
             let said = parse(&text).err().unwrap_or_default();
