@@ -34,6 +34,7 @@ packages=(
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it
     libnbd-bin qemu-utils fio                           # clients of the NBD server
+    nbdkit                                              # and another server, of disks of a given speed
     xz-utils zstd bzip2                                 # files that are taken for disks
     fuse3                                               # mounts, and what ends them when their process dies
     openssh-client                                      # new host keys for installed disks
@@ -51,7 +52,6 @@ if [ "${1:-}" = --bench ]; then
         nginx-light openssh-server                      # one server, many TCP streams
         socat                                           # a chain of TCP copies
         aria2 opentracker mktorrent                     # BitTorrent
-        nbdkit                                          # a disk of a given speed
         partclone rsync                                 # capture that knows filesystems, and copies of files
         restic borgbackup                               # backups of the same disk once more
         libfuse3-dev pkg-config                         # its example of a passthrough file system, to compare with

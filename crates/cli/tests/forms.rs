@@ -72,6 +72,60 @@ fn a_disk_is_captured_whatever_form_it_has() {
 }
 
 #[test]
+fn a_disk_of_an_appliance_is_captured() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 8, 1);
+    bench.disk("data.img", 4, 2);
+    bench.tool("qemu-img convert -f raw -O vmdk -o subformat=streamOptimized disk.img made-elsewhere.vmdk");
+    bench.tool("mv made-elsewhere.vmdk system.vmdk");
+    bench.tool("qemu-img convert -f raw -O vmdk -o subformat=streamOptimized data.img data.vmdk");
+    for name in ["vm.ovf", "vm.mf"] {
+        fs::write(bench.path(name), "<Envelope/>\n".repeat(100)).unwrap();
+    }
+    // What lies in an appliance has the name that it got there.
+    assert!(bench.see("capture system.vmdk web -q").ends_with("exit: 0\n"));
+    for (form, how) in [("ustar", "cat"), ("gnu", "cat"), ("pax", "gzip")] {
+        bench.tool(&format!("tar --format={form} -cf one.tar vm.ovf system.vmdk vm.mf"));
+        let packed =
+            std::process::Command::new(how).stdin(File::open(bench.path("one.tar")).unwrap()).output();
+        fs::write(bench.path("one.ova"), packed.unwrap().stdout).unwrap();
+        assert!(bench.see("capture one.ova web -q").ends_with("exit: 0\n"), "{form}");
+        assert!(bench.see("install web out.img -q --overwrite").ends_with("exit: 0\n"));
+        assert_same(&disk, &bench.path("out.img"));
+    }
+
+    bench.tool("tar -cf two.ova vm.ovf system.vmdk data.vmdk");
+    let refused = bench.see("capture two.ova data");
+    assert!(refused.contains("`two.ova` is an OVA with 2 disks: system.vmdk, data.vmdk"), "{refused}");
+    assert!(refused.contains("hint: choose one by --member NAME"), "{refused}");
+    assert!(bench.see("capture two.ova data -q --member data.vmdk").ends_with("exit: 0\n"));
+    assert!(bench.see("install data out.img -q --overwrite").ends_with("exit: 0\n"));
+    assert_same(&bench.path("data.img"), &bench.path("out.img"));
+    assert!(bench.see("capture two.ova data --member vm.ovf").contains("has no disk `vm.ovf`"));
+    assert!(
+        bench.see("capture disk.img data --member a").contains("`disk.img` is no OVA: it has no members")
+    );
+    bench.tool("tar -cf none.ova vm.ovf vm.mf");
+    assert!(bench.see("capture none.ova data").contains("without a disk that is known"));
+
+    // A descriptor in an appliance that names a file of this machine is not followed, whatever form it has.
+    let mut sparse = fs::read(bench.path("system.vmdk")).unwrap();
+    let at = sparse.windows(4).position(|bytes| bytes == b"RW 1").unwrap();
+    let line = format!("RW 16384 FLAT \"{}\" 0\n", bench.path("disk.img").display());
+    sparse[at..at + line.len()].copy_from_slice(line.as_bytes());
+    sparse[12..20].fill(0);
+    fs::write(bench.path("system.vmdk"), sparse).unwrap();
+    bench.tool("tar -cf trap.ova vm.ovf system.vmdk");
+    let refused = bench.see("capture trap.ova web");
+    assert!(refused.contains("needs another file") && refused.ends_with("exit: 11\n"), "{refused}");
+    // An archive that breaks off is not taken for what it still holds.
+    let whole = fs::read(bench.path("two.ova")).unwrap();
+    fs::write(bench.path("cut.ova"), &whole[..whole.len() / 2]).unwrap();
+    assert!(!bench.see("capture cut.ova data -q").ends_with("exit: 0\n"));
+    assert_eq!(bench.json("images data").len(), 1);
+}
+
+#[test]
 fn a_disk_that_names_other_files_needs_leave() {
     let bench = Bench::new();
     bench.disk("disk.img", 2, 1);
@@ -124,6 +178,21 @@ fn an_exported_disk_is_captured_from_its_server() {
     stop(&bench, "open");
     let gone = bench.see(&format!("capture {open} web"));
     assert!(gone.contains("connect to `nbd+unix:///disk?socket="), "{gone}");
+}
+
+/// nbdkit reads some forms that nothing else here does; it needs no help of ours.
+#[test]
+fn a_disk_that_nbdkit_serves_is_captured() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 8, 1);
+    bench.tool("gzip disk.img -k");
+    let [socket, pid] = ["kit", "kit.pid"].map(|name| bench.path(name).display().to_string());
+    bench.tool(&format!("nbdkit -r -P {pid} -U {socket} --filter=gzip file disk.img.gz"));
+    let captured = bench.see(&format!("capture nbd+unix:///?socket={socket} web -q"));
+    stop(&bench, "kit");
+    assert!(captured.ends_with("exit: 0\n"), "{captured}");
+    assert!(bench.see("install web out.img -q").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("out.img"));
 }
 
 #[test]

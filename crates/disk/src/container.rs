@@ -2,9 +2,10 @@
 //! captured as a raw disk, no machine could boot from the image.
 //!
 //! Sources of the signatures: QEMU's `docs/interop` (qcow2, qed, parallels) and `block/*.c`, VMware's Virtual Disk
-//! Format 5.0, Microsoft's VHD specification and MS-VHDX, `Storage/VDICore.h` of VirtualBox; RFC 1952 (gzip), RFC 8878
-//! (zstd), the `xz` and lz4 frame specifications, bzip2's manual, PKWARE's APPNOTE (zip).
+//! Format 5.0, Microsoft's VHD specification and MS-VHDX, `Storage/VDICore.h` of VirtualBox, DMTF's DSP0243 (OVA);
+//! RFC 1952 (gzip), RFC 8878 (zstd), the `xz` and lz4 frame specifications, bzip2's manual, PKWARE's APPNOTE (zip).
 
+mod appliance;
 mod links;
 mod qcow2_stream;
 mod qcow2_target;
@@ -13,6 +14,7 @@ mod virtual_disk;
 
 use std::path::Path;
 
+pub use appliance::{ArchivedDisk, members_of_appliance};
 pub use links::linked_files;
 pub use qcow2_stream::{Qcow2Stream, Qcow2Written};
 pub use qcow2_target::{Qcow2Target, open_qcow2_overlay, open_qcow2_target};
@@ -41,6 +43,8 @@ pub enum ContainerKind {
     /// A disk of a virtual machine, which QEMU knows by this name. [`open_virtual_disk`] reads `qcow2` and some kinds
     /// of `vmdk`.
     VirtualDisk(&'static str),
+    /// An archive that holds disks of a virtual machine: [`members_of_appliance`].
+    Appliance,
     /// This command, which writes the raw disk to standard output; given without the path.
     Command(&'static str),
 }
@@ -94,6 +98,7 @@ impl Container {
         match self.kind {
             ContainerKind::VirtualDisk(_) => format!("qemu-img convert -O raw {path} disk.raw"),
             ContainerKind::Compressed(_) => format!("{} -dc {path} > disk.raw", self.name),
+            ContainerKind::Appliance => format!("tar -xf {path}, and then qemu-img"),
             ContainerKind::Command(tool) => format!("{tool} {path} > disk.raw"),
         }
     }
@@ -124,7 +129,11 @@ pub fn container_of(disk: &dyn ReadAt) -> Option<Container> {
         let text = front.windows(21).take(64).any(|window| window == b"# Disk DescriptorFile");
         text.then_some(qemu("VMDK", "vmdk"))
     };
-    found.or_else(descriptor).or_else(|| {
+    let appliance = || {
+        let kind = ContainerKind::Appliance;
+        appliance::is_appliance(&front).then_some(Container { name: "OVA", kind })
+    };
+    found.or_else(descriptor).or_else(appliance).or_else(|| {
         let mut end = [0; FRONT_BYTES];
         disk.read_exact_at(&mut end, size - FRONT_BYTES as u64).ok()?;
         ENDS.iter().find(|(magic, _)| end.starts_with(magic)).map(|(_, found)| *found)

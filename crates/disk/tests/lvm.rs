@@ -223,6 +223,19 @@ fn damaged_or_strange_is_taken_whole() {
     assert!(!map.allocated.contains(map.window));
 }
 
+/// What the extents of a disk are for, by the names of volumes, as pvs tells.
+fn segments(options: &str, device: &Loop) -> Vec<(String, Extent)> {
+    let fields = "--noheadings --segments -o pvseg_start,pvseg_size,lv_name";
+    let lines = run(&format!("pvs {options} {fields}"), &[&device.0]);
+    let segment = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |word: &str| word.parse::<u64>().unwrap() * EXTENT_SECTORS;
+        let name = words.get(2).copied().unwrap_or_default();
+        (name.to_owned(), Extent::new(START + number(words[0]), number(words[1])))
+    };
+    lines.lines().map(segment).collect()
+}
+
 /// Of a group on two disks each is captured by itself: what pvs says no volume has there is left out, and a volume is
 /// looked into if all of it is there.
 #[test]
@@ -250,19 +263,8 @@ fn a_group_on_two_disks() {
     ] {
         run(&format!("lvcreate {both} -an -Zn -Wn -y {options}"), &[]);
     }
-    let segments = |device: &Loop| -> Vec<(String, Extent)> {
-        let fields = "--noheadings --segments -o pvseg_start,pvseg_size,lv_name";
-        let lines = run(&format!("pvs {both} {fields}"), &[&device.0]);
-        let segment = |line: &str| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let number = |word: &str| word.parse::<u64>().unwrap() * EXTENT_SECTORS;
-            let name = words.get(2).copied().unwrap_or_default();
-            (name.to_owned(), Extent::new(START + number(words[0]), number(words[1])))
-        };
-        lines.lines().map(segment).collect()
-    };
     let place = |on: usize, wanted: &str| {
-        segments(&devices[on]).into_iter().find(|(name, _)| name == wanted).map(|(_, place)| place)
+        segments(&both, &devices[on]).into_iter().find(|(name, _)| name == wanted).map(|(_, place)| place)
     };
     for (on, name) in [(0, "home"), (1, "there")] {
         let place = place(on, name).unwrap();
@@ -281,7 +283,7 @@ fn a_group_on_two_disks() {
         let mut expected: ExtentSet =
             [Extent::new(0, START), place(on, "wide").unwrap()].into_iter().collect();
         placed(&[place(on, name).unwrap()], &inner).runs().iter().for_each(|run| expected.insert(*run));
-        let end = segments(&devices[on]).iter().map(|(_, place)| place.end()).max().unwrap();
+        let end = segments(&both, &devices[on]).iter().map(|(_, place)| place.end()).max().unwrap();
         expected.insert(Extent::between(end, map.window.end()));
         ends(map.window).into_iter().for_each(|end| expected.insert(end));
         assert_eq!(map.allocated, expected, "{name}");

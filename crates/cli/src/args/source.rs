@@ -21,6 +21,9 @@ pub(crate) struct Taking {
     /// chose these names
     #[arg(long)]
     pub backing: bool,
+    /// Which disk of an OVA, if it has several: its name in the archive
+    #[arg(long, value_name = "NAME")]
+    pub member: Option<String>,
 }
 
 /// Forms of a source.

@@ -24,6 +24,8 @@ const SCRATCH: &str = "/var/tmp";
 /// Hint for a source that is damaged.
 const COPY_AGAIN: &str = "no version was made; copy it again from where it came";
 
+const NEEDS_QEMU: &str = "install qemu-nbd, by which diskcast reads it, or ";
+
 /// Whether `path` stands for standard input.
 fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == STDIN
@@ -103,14 +105,20 @@ impl<'a> Contents<'a> {
     /// does not read.
     pub(crate) fn of(context: &Context, source: &'a Source, taking: &Taking) -> Result<Self> {
         let container = disk::container_of(source).filter(|_| taking.format != Some(SourceForm::Raw));
-        let Some(container) = container else { return Ok(Self::Raw(source)) };
+        let Some(container) = container else {
+            refuse_member(source, taking)?;
+            return Ok(Self::Raw(source));
+        };
         let ContainerKind::Compressed(_) = container.kind else {
             return open_virtual(source, container, taking);
         };
         let (path, bytes) = (source.path().display(), source.geometry().size_bytes);
         let unpacked = unpack(context, source.stream(), (&format!("{path}, unpacked"), bytes), false)?;
         match disk::container_of(&unpacked) {
-            None => Ok(Self::Unpacked(unpacked)),
+            None => {
+                refuse_member(source, taking)?;
+                Ok(Self::Unpacked(unpacked))
+            }
             Some(inner) => open_virtual(&unpacked, inner, taking),
         }
     }
@@ -173,8 +181,13 @@ impl<R: Read> Read for Metered<'_, R> {
 
 /// Opens a disk in another format: by diskcast's own means, else through `qemu-nbd`.
 fn open_virtual<'a>(source: &Source, container: Container, taking: &Taking) -> Result<Contents<'a>> {
-    let ContainerKind::VirtualDisk(format) = container.kind else {
-        return Err(not_raw(source, container, ""));
+    let format = match container.kind {
+        ContainerKind::VirtualDisk(format) => {
+            refuse_member(source, taking)?;
+            format
+        }
+        ContainerKind::Appliance => return open_member(source, container, taking),
+        _ => return Err(not_raw(source, container, "")),
     };
     let explain = |failure: Failure| match failure.exit {
         Exit::Verification => failure.hint(COPY_AGAIN),
@@ -190,8 +203,43 @@ fn open_virtual<'a>(source: &Source, container: Container, taking: &Taking) -> R
             opened => return opened.map(Contents::Virtual).map_err(|error| explain(error.into())),
         }
     }
-    match foreign::open(source, format, taking.backing).map_err(explain)? {
+    match foreign::open(source, None, format, taking.backing).map_err(explain)? {
         Some(disk) => Ok(Contents::Foreign(disk)),
-        None => Err(not_raw(source, container, "install qemu-nbd, by which diskcast reads it, or ")),
+        None => Err(not_raw(source, container, NEEDS_QEMU)),
+    }
+}
+
+/// Refuses the name of a disk in an OVA for what is none.
+fn refuse_member(source: &Source, taking: &Taking) -> Result<()> {
+    let text = || format!("`{}` is no OVA: it has no members", source.path().display());
+    if taking.member.is_some() { Err(Failure::new(Exit::Usage, text())) } else { Ok(()) }
+}
+
+/// Opens a disk of an OVA: the one that is named, or the only one.
+fn open_member<'a>(source: &Source, container: Container, taking: &Taking) -> Result<Contents<'a>> {
+    let disks: Vec<_> = disk::members_of_appliance(source)?
+        .into_iter()
+        .filter_map(|member| disk::container_of(&member).map(|found| (member, found)))
+        .collect();
+    let refused = |text: String| Failure::new(Exit::Refused, format!("`{}` {text}", source.path().display()));
+    let names = disks.iter().map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ");
+    let chosen = match (&taking.member, &disks[..]) {
+        (_, []) => return Err(refused("is an OVA without a disk that is known".to_owned())),
+        (None, [only]) => only,
+        (None, all) => {
+            let text = format!("is an OVA with {} disks: {names}", all.len());
+            return Err(refused(text).hint("choose one by --member NAME"));
+        }
+        (Some(wanted), all) => all
+            .iter()
+            .find(|(disk, _)| disk.name() == wanted)
+            .ok_or_else(|| refused(format!("has no disk `{wanted}`; it has {names}")))?,
+    };
+    let ContainerKind::VirtualDisk(format) = chosen.1.kind else {
+        return Err(refused(format!("holds its disk as {}", chosen.1.name)).hint("unpack it first: tar -xf"));
+    };
+    match foreign::open(source, Some(&chosen.0), format, false)? {
+        Some(disk) => Ok(Contents::Foreign(disk)),
+        None => Err(not_raw(source, container, NEEDS_QEMU)),
     }
 }

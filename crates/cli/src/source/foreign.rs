@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use disk::{Geometry, ReadAt, Source};
+use disk::{ArchivedDisk, Geometry, ReadAt, Source};
 use mirror::nbd::{ExportAddress, NbdDisk, ServerAddress};
 use serde_json::json;
 
@@ -49,11 +49,21 @@ impl Drop for Program {
     }
 }
 
-/// Starts `qemu-nbd` on `source`, which is in the format that QEMU calls `format`. `None` if it is not installed.
-pub(crate) fn open(source: &Source, format: &str, backing: bool) -> Result<Option<Foreign>> {
-    let name = source.name().to_owned();
-    let linked = disk::linked_files(source, format, backing)?;
-    let program = match Program::start(source, format) {
+/// Starts `qemu-nbd` on `source`, or on a `member` of it, which is in the format that QEMU calls `format`. `None` if it
+/// is not installed.
+pub(crate) fn open(
+    source: &Source,
+    member: Option<&ArchivedDisk<'_>>,
+    format: &str,
+    backing: bool,
+) -> Result<Option<Foreign>> {
+    let name = member.map_or(source.name(), ReadAt::name).to_owned();
+    let linked = match member {
+        None => disk::linked_files(source, source.path(), format, backing)?,
+        // Nothing is beside it.
+        Some(member) => disk::linked_files(member, Path::new(""), format, false)?,
+    };
+    let program = match Program::start(source, member.map(ArchivedDisk::place), format) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         started => started?,
     };
@@ -62,13 +72,16 @@ pub(crate) fn open(source: &Source, format: &str, backing: bool) -> Result<Optio
 }
 
 impl Program {
-    fn start(source: &Source, format: &str) -> std::io::Result<Self> {
+    /// `part` is where the disk lies in the source: offset and length in bytes.
+    fn start(source: &Source, part: Option<(u64, u64)>, format: &str) -> std::io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("diskcast-nbd-").tempdir()?;
         let driver = if source.is_device() { "host_device" } else { "file" };
-        let mut disk = json!({
-            "driver": format, "read-only": true,
-            "file": { "driver": driver, "filename": reopen_path(source, format), "read-only": true },
-        });
+        let path = if part.is_some() { source.open_path() } else { reopen_path(source, format) };
+        let mut file = json!({ "driver": driver, "filename": path, "read-only": true });
+        if let Some((offset, bytes)) = part {
+            file = json!({ "driver": "raw", "offset": offset, "size": bytes, "file": file });
+        }
+        let mut disk = json!({ "driver": format, "read-only": true, "file": file });
         if ["qcow2", "qed", "vmdk"].contains(&format) {
             disk["backing"] = serde_json::Value::Null;
         }

@@ -34,7 +34,8 @@ pub(super) fn pays(shared: &Shared, threads: usize) -> Result<bool> {
     let look = |numbers: Range<usize>| {
         for_each(shared, threads, numbers.start as u64..numbers.end as u64, |writer, number| {
             // An odd factor spreads the first samples, too.
-            let chunk = &chunks[number as usize * 13 % count * chunks.len() / count];
+            let index = number * 13 % count as u64 * chunks.len() as u64 / count as u64;
+            let chunk = &chunks[usize::try_from(index).expect("less than there are")];
             let read = |buf: &mut [u8], offset: u64| shared.read_medium(buf, offset);
             let wrong = writer.other_content(shared, chunk, &mut chunk.places().take(1), read);
             right.fetch_add(usize::from(wrong.is_ok_and(|wrong| wrong.is_empty())), Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! A volume group as its metadata describes it (lib/format_text of LVM2), and what it has on one of its physical volumes.
+//! A volume group as its metadata describes it (lib/format_text of LVM2), and what it has on one of its physical
+//! volumes.
 
 use std::collections::HashSet;
 
