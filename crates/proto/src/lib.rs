@@ -4,3 +4,4 @@
 pub mod code;
 pub mod multicast;
 pub mod peer;
+pub mod tftp;

@@ -7,6 +7,7 @@
 mod content;
 mod hosts;
 mod images;
+mod machines;
 pub mod path;
 mod probes;
 mod problem;
@@ -18,6 +19,10 @@ mod tokens;
 pub use content::{CloneRequest, CreateRequest, DiffAnswer, DiffRange, LogAnswer, LogEntry, Written};
 pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, Status, SwarmStatus};
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
+pub use machines::{
+    DeployRequest, Deployment, DiskFacts, JobOutcome, JobStage, JobStatus, MachineAnswer, MachineCall,
+    MachineChange, MachineFacts, MachineStatus, Machines, NewMachine, Order, proof_text,
+};
 pub use probes::{ProbeGrant, ProbeRequest, ProbeView};
 pub use problem::{Problem, ProblemKind};
 pub use sessions::{Family, Key, MULTICAST_VERSION, PublicKey, SessionGrant, SessionId, SessionRequest};

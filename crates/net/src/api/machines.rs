@@ -1,0 +1,261 @@
+//! Machines that boot from the network: what they say of themselves, what they are told to do, and the table that an
+//! administrator sees.
+
+use serde::{Deserialize, Serialize};
+
+/// What a machine's signature begins with.
+const PROOF_DOMAIN: &[u8] = b"diskcast machine 1\0";
+
+/// A disk of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskFacts {
+    /// `/dev/sda`.
+    pub path: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Its serial number, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Its model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+/// What a machine says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineFacts {
+    /// The address of the network card that it booted from.
+    pub mac: String,
+    /// The serial number that its maker gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Maker and model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub product: Option<String>,
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+    /// `bios`, `uefi`, or `uefi, secure boot`.
+    pub firmware: String,
+    /// Its disks.
+    pub disks: Vec<DiskFacts>,
+}
+
+/// The body of `POST /api/v1/machines/call`: a machine asks what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineCall {
+    /// What it is.
+    pub facts: MachineFacts,
+    /// Its public key (Ed25519), 64 hexadecimal digits.
+    pub key: String,
+    /// Its signature ([`proof_text`]) under the nonce of the answer before, 128 hexadecimal digits; none in the first
+    /// call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
+    /// What became of a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<JobOutcome>,
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobOutcome {
+    /// Its number.
+    pub job: u64,
+    /// Why it failed; none if it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// The answer to a [`MachineCall`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineAnswer {
+    /// What the next call signs, 64 hexadecimal digits.
+    pub nonce: String,
+    /// Milliseconds until the next call is due.
+    pub again_ms: u64,
+    /// The name that the machine has in the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What to do.
+    pub order: Order,
+}
+
+/// What a machine is to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Order {
+    /// Nothing yet: why.
+    Wait {
+        /// For the console.
+        why: String,
+    },
+    /// Install an image, then start from the disk.
+    Install {
+        /// The number of the job.
+        job: u64,
+        /// `image@version`.
+        reference: String,
+        /// The rule that says which disk, `disk:serial=S1`; none for the only one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        disk: Option<String>,
+        /// The secret of a token for this image.
+        secret: crate::token::Secret,
+    },
+    /// Start from the disk.
+    Start,
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobStage {
+    /// It waits for its machine.
+    Queued,
+    /// Its machine has it.
+    Taken,
+    /// Everything is on the disk, and the machine was told to start from it.
+    Installed,
+    /// The machine was seen on the network again, with another system than ours.
+    Back,
+    /// It failed.
+    Failed,
+    /// Its machine is silent.
+    Lost,
+}
+
+impl JobStage {
+    /// The word in tables and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Taken => "taken",
+            Self::Installed => "installed",
+            Self::Back => "back",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// What a machine has to do, or did last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Its number.
+    pub job: u64,
+    /// `image@version`.
+    pub reference: String,
+    /// The rule for the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
+    /// How far it is.
+    pub stage: JobStage,
+    /// Why it failed, or what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A machine in the table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineStatus {
+    /// The address of its network card.
+    pub mac: String,
+    /// Its name, which becomes its host name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The groups that it belongs to.
+    #[serde(default)]
+    pub groups: Vec<String>,
+    /// Whether an administrator admitted it.
+    pub admitted: bool,
+    /// Seconds since it was seen; none if it never was since the server started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen_seconds_ago: Option<u64>,
+    /// The step of the boot in which it was seen: `dhcp`, `loader`, `kernel`, `agent`, `system`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen_in: Option<String>,
+    /// What it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<MachineFacts>,
+    /// Its job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobStatus>,
+}
+
+/// The answer to `GET /api/v1/machines`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machines {
+    /// All of them, by name and address.
+    pub machines: Vec<MachineStatus>,
+    /// Seconds for which machines are still admitted by themselves.
+    pub open_seconds: u64,
+}
+
+/// The body of `POST /api/v1/machines/changes`: what an administrator changes in the table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "kebab-case")]
+pub enum MachineChange {
+    /// Adds machines, or changes their names and groups. All of them are admitted.
+    Add {
+        /// What is set.
+        machines: Vec<NewMachine>,
+    },
+    /// Admits machines that have called.
+    Admit {
+        /// Names, addresses or `*`.
+        machines: Vec<String>,
+    },
+    /// Forgets machines.
+    Remove {
+        /// Names, addresses or groups.
+        machines: Vec<String>,
+    },
+    /// Admits all that call from now on, for a time; 0 ends that.
+    Open {
+        /// For how long.
+        seconds: u64,
+    },
+}
+
+/// A machine that is added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewMachine {
+    /// The address of its network card.
+    pub mac: String,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its groups; none to leave them as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Vec<String>>,
+}
+
+/// The body of `POST /api/v1/deployments`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeployRequest {
+    /// `image`, `image:tag` or `image@version`.
+    pub reference: String,
+    /// Names, addresses or groups.
+    pub machines: Vec<String>,
+    /// The rule that says which disk; none for the only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
+    /// Whether to wake the machines.
+    #[serde(default)]
+    pub wake: bool,
+}
+
+/// The answer to a [`DeployRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deployment {
+    /// `image@version`: what a tag or name meant.
+    pub reference: String,
+    /// The machines that will get it.
+    pub machines: Vec<MachineStatus>,
+}
+
+/// What a machine with the card `mac` signs to show that it has its key.
+#[must_use]
+pub fn proof_text(nonce: &str, mac: &str) -> Vec<u8> {
+    [PROOF_DOMAIN, nonce.as_bytes(), b"\0", mac.as_bytes()].concat()
+}

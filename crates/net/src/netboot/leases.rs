@@ -1,0 +1,152 @@
+//! The addresses that we give on a network without another DHCP server.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Instant, Result};
+use dhcproto::v4::{DhcpOption, Message, MessageType, OptionCode};
+
+use super::machine::Mac;
+use super::reply::reply_to;
+
+/// How long a machine keeps its address.
+const LEASE: Duration = Duration::from_secs(3600);
+/// How long an offer is kept for the machine that asked.
+const OFFER: Duration = Duration::from_secs(60);
+/// Most addresses in a range.
+const RANGE_MAX: u32 = 1 << 16;
+
+/// Addresses, and who has them.
+#[derive(Debug)]
+pub struct Leases {
+    first: Ipv4Addr,
+    count: u32,
+    prefix: u8,
+    by_mac: HashMap<Mac, Lease>,
+    by_address: HashMap<Ipv4Addr, Mac>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    address: Ipv4Addr,
+    until: Instant,
+}
+
+impl Leases {
+    /// The addresses from `first` to `last` in the network of our address `own` with a prefix of `prefix` bits.
+    /// `Invalid` if they do not lie in it, or hold `own`.
+    pub fn of(first: Ipv4Addr, last: Ipv4Addr, own: Ipv4Addr, prefix: u8) -> Result<Self> {
+        let invalid =
+            |why: String| Err(Error::new(ErrorKind::Invalid, format!("addresses {first}-{last}: {why}")));
+        let bits = |address: Ipv4Addr| address.to_bits();
+        let network =
+            |address: Ipv4Addr| bits(address).checked_shr(32 - u32::from(prefix.min(32))).unwrap_or(0);
+        if [first, last].iter().any(|address| network(*address) != network(own)) {
+            return invalid(format!("they do not lie in the network {own}/{prefix}"));
+        }
+        let count = bits(last).checked_sub(bits(first)).map_or(0, |more| more.saturating_add(1));
+        if count == 0 || count > RANGE_MAX {
+            return invalid(format!("a range has 1 to {RANGE_MAX}"));
+        }
+        if (first..=last).contains(&own) {
+            return invalid(format!("{own} is this server's own"));
+        }
+        Ok(Self { first, count, prefix, by_mac: HashMap::new(), by_address: HashMap::new() })
+    }
+
+    /// The answer to a client's message; `None` if there is none.
+    pub(super) fn reply(
+        &mut self,
+        message: &Message,
+        mac: Mac,
+        kind: MessageType,
+        own: Ipv4Addr,
+        now: Instant,
+    ) -> Option<Message> {
+        match kind {
+            MessageType::Discover => {
+                let address = self.address_for(mac, requested(message), now)?;
+                self.keep(mac, address, now + OFFER);
+                Some(self.giving(message, own, MessageType::Offer, address))
+            }
+            MessageType::Request => self.request(message, mac, own, now),
+            MessageType::Release | MessageType::Decline => {
+                self.forget(mac);
+                None
+            }
+            MessageType::Inform => Some(reply_to(message, own, MessageType::Ack)),
+            _ => None,
+        }
+    }
+
+    fn request(&mut self, message: &Message, mac: Mac, own: Ipv4Addr, now: Instant) -> Option<Message> {
+        let server = match message.opts().get(OptionCode::ServerIdentifier) {
+            Some(DhcpOption::ServerIdentifier(server)) => Some(*server),
+            _ => None,
+        };
+        if server.is_some_and(|server| server != own) {
+            self.forget(mac);
+            return None;
+        }
+        let wanted = requested(message).unwrap_or(message.ciaddr());
+        match self.address_for(mac, Some(wanted), now).filter(|address| *address == wanted) {
+            Some(address) => {
+                self.keep(mac, address, now + LEASE);
+                Some(self.giving(message, own, MessageType::Ack, address))
+            }
+            None => Some(reply_to(message, own, MessageType::Nak)),
+        }
+    }
+
+    /// The address that `mac` has, else `wanted` if it is free, else one that nobody ever had, else one whose time has
+    /// passed.
+    fn address_for(&self, mac: Mac, wanted: Option<Ipv4Addr>, now: Instant) -> Option<Ipv4Addr> {
+        if let Some(lease) = self.by_mac.get(&mac) {
+            return Some(lease.address);
+        }
+        let all = || (0..self.count).map(|index| Ipv4Addr::from_bits(self.first.to_bits() + index));
+        let is_free = |address: &Ipv4Addr| !self.by_address.contains_key(address);
+        let inside = |address: &Ipv4Addr| {
+            address.to_bits().checked_sub(self.first.to_bits()).is_some_and(|index| index < self.count)
+        };
+        wanted.filter(|address| inside(address) && is_free(address)).or_else(|| all().find(is_free)).or_else(
+            || {
+                let oldest = self.by_mac.values().min_by_key(|lease| lease.until)?;
+                (oldest.until < now).then_some(oldest.address)
+            },
+        )
+    }
+
+    /// Keeps `address` for `mac`, at least until then.
+    fn keep(&mut self, mac: Mac, address: Ipv4Addr, until: Instant) {
+        if let Some(former) = self.by_address.insert(address, mac).filter(|former| *former != mac) {
+            self.by_mac.remove(&former);
+        }
+        let lease = self.by_mac.entry(mac).or_insert(Lease { address, until });
+        lease.until = lease.until.max(until);
+    }
+
+    fn forget(&mut self, mac: Mac) {
+        if let Some(lease) = self.by_mac.remove(&mac) {
+            self.by_address.remove(&lease.address);
+        }
+    }
+
+    fn giving(&self, message: &Message, own: Ipv4Addr, kind: MessageType, address: Ipv4Addr) -> Message {
+        let mut reply = reply_to(message, own, kind);
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+        let seconds = u32::try_from(LEASE.as_secs()).expect("an hour");
+        reply.set_yiaddr(address);
+        reply.opts_mut().insert(DhcpOption::SubnetMask(Ipv4Addr::from_bits(mask)));
+        reply.opts_mut().insert(DhcpOption::AddressLeaseTime(seconds));
+        reply
+    }
+}
+
+fn requested(message: &Message) -> Option<Ipv4Addr> {
+    match message.opts().get(OptionCode::RequestedIpAddress) {
+        Some(DhcpOption::RequestedIpAddress(address)) => Some(*address),
+        _ => None,
+    }
+}

@@ -1,0 +1,172 @@
+//! What firmware needs to boot from the network: DHCP tells where the boot loader is, TFTP brings it. The rest comes by
+//! HTTP.
+//!
+//! Each server answers on one interface, which the user names: on any other network it would tell strangers what to
+//! boot.
+
+mod dhcp;
+mod files;
+mod leases;
+mod machine;
+mod reply;
+#[cfg(test)]
+mod tests;
+mod tftp;
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Result};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::clock::{Clock, Stop};
+use crate::interface::Interface;
+pub use dhcp::Asked;
+use dhcp::{CLIENT_PORT, PROXY_PORT, SERVER_PORT, Site};
+pub use files::BootFiles;
+pub use leases::Leases;
+pub use machine::{Firmware, Mac};
+pub use tftp::FileEvent;
+use tftp::TftpServer;
+
+/// Where requests of TFTP arrive.
+const TFTP_PORT: u16 = 69;
+/// How long a thread sleeps at most, so that it notices when it should stop.
+const SLEEP_MAX: Duration = Duration::from_millis(200);
+/// Longest message of DHCP that is read, in bytes.
+const MESSAGE_BYTES_MAX: usize = 1500;
+
+/// How machines are helped to boot.
+pub struct NetbootOptions {
+    /// The one network on which they are.
+    pub interface: Interface,
+    /// The addresses that they get; `None` if another DHCP server gives them theirs.
+    pub leases: Option<Leases>,
+    /// What they boot.
+    pub files: Arc<dyn BootFiles>,
+    /// Is told what happens, by several threads.
+    pub tell: Arc<dyn Fn(NetbootEvent) + Send + Sync>,
+}
+
+/// What happens while machines boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NetbootEvent {
+    /// A machine asked by DHCP; true if it was answered.
+    Asked(Asked, bool),
+    /// A file is read.
+    File(FileEvent),
+}
+
+/// Servers that run until they are stopped or dropped.
+pub struct Netboot {
+    stop: Stop,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+impl Netboot {
+    /// Starts the servers. `Refused` if a port is in use, `Denied` without the right to open it, `Invalid` if the
+    /// interface has no IPv4 address.
+    pub fn start(options: NetbootOptions) -> Result<Self> {
+        let NetbootOptions { interface, leases, files, tell } = options;
+        let (address, name) = (interface.ipv4(), interface.name);
+        let address = address.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("interface `{name}` has no IPv4 address, by which machines boot"),
+            )
+        })?;
+        let stop = Stop::new();
+        let main = bound(&name, Ipv4Addr::UNSPECIFIED, SERVER_PORT)?;
+        let proxy = bound(&name, Ipv4Addr::UNSPECIFIED, PROXY_PORT)?;
+        let requests = bound(&name, address, TFTP_PORT)?;
+        requests.set_nonblocking(true).map_err(|e| Error::from_io("prepare a socket", e))?;
+        let site = Arc::new(parking_lot::Mutex::new(Site { address, leases }));
+        let clock = Clock::start();
+        let mut threads = Vec::new();
+        for (socket, port) in [(main, SERVER_PORT), (proxy, PROXY_PORT)] {
+            let (site, stop, tell) = (site.clone(), stop.clone(), tell.clone());
+            threads.push(std::thread::spawn(move || answer(&socket, port, &site, &clock, &stop, &*tell)));
+        }
+        let connect = move || {
+            let socket = bound(&name, address, 0)?;
+            socket.set_nonblocking(true).map_err(|e| Error::from_io("prepare a socket", e))?;
+            Ok(socket)
+        };
+        let told = move |event| tell(NetbootEvent::File(event));
+        let server = TftpServer::new(requests, connect, files, told);
+        let asked = stop.clone();
+        threads.push(std::thread::spawn(move || server.run(&clock, &asked)));
+        Ok(Self { stop, threads })
+    }
+
+    /// Stops the servers, and returns the first error of one of them.
+    pub fn stop(mut self) -> Result<()> {
+        self.stop.stop();
+        let ended =
+            self.threads.drain(..).map(|thread| thread.join().expect("a server of netboot never panics"));
+        ended.fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for Netboot {
+    fn drop(&mut self) {
+        self.stop.stop();
+    }
+}
+
+/// Answers DHCP at one port until `stop` is set.
+fn answer(
+    socket: &UdpSocket,
+    port: u16,
+    site: &parking_lot::Mutex<Site>,
+    clock: &Clock,
+    stop: &Stop,
+    tell: &dyn Fn(NetbootEvent),
+) -> Result<()> {
+    let failed = |error| Error::from_io("wait for requests of DHCP", error);
+    socket.set_read_timeout(Some(SLEEP_MAX)).map_err(failed)?;
+    let mut packet = [0; MESSAGE_BYTES_MAX];
+    while !stop.is_stopped() {
+        let (len, from) = match socket.recv_from(&mut packet) {
+            Ok((len, SocketAddr::V4(from))) => (len, from),
+            Ok(_) => continue,
+            Err(error) if is_nothing(&error) => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        let received = site.lock().receive(&packet[..len], port, clock.now());
+        let Some((asked, answer)) = received else { continue };
+        let sent = answer.map(|answer| {
+            // At the port of a proxy the client has an address, and waits where it asked from.
+            let to = if port == PROXY_PORT && from.port() != CLIENT_PORT { from } else { answer.to };
+            socket.send_to(&answer.packet, to)
+        });
+        tell(NetbootEvent::Asked(asked, matches!(sent, Some(Ok(_)))));
+    }
+    Ok(())
+}
+
+fn is_nothing(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind as Io;
+    // The last one is an answer to what was sent before.
+    matches!(error.kind(), Io::WouldBlock | Io::TimedOut | Io::Interrupted | Io::ConnectionRefused)
+}
+
+/// A UDP socket that takes packets of one interface alone.
+fn bound(interface: &str, address: Ipv4Addr, port: u16) -> Result<UdpSocket> {
+    let open = || -> std::io::Result<Socket> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        // A DHCP server of this machine may have the port on another interface, or for itself.
+        socket.set_reuse_address(port == SERVER_PORT)?;
+        socket.bind_device(Some(interface.as_bytes()))?;
+        socket.set_broadcast(true)?;
+        socket.bind(&SocketAddrV4::new(address, port).into())?;
+        Ok(socket)
+    };
+    let opened = open().map_err(|error| {
+        let what = format!("open UDP port {port} on `{interface}`");
+        Error::from_io(what, error)
+    });
+    Ok(opened?.into())
+}

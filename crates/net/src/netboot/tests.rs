@@ -1,0 +1,158 @@
+//! Tests what machines are answered, by messages of a client.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use base::Instant;
+use dhcproto::v4::{Architecture, DhcpOption, Message, MessageType, OptionCode};
+use dhcproto::{Decodable as _, Decoder, Encodable as _};
+
+use super::dhcp::{PROXY_PORT, SERVER_PORT, Site};
+use super::{Firmware, Leases, Mac};
+
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
+
+fn site(range: Option<(u8, u8)>) -> Site {
+    let address = |last| Ipv4Addr::new(10, 0, 0, last);
+    let leases = range.map(|(first, last)| Leases::of(address(first), address(last), OWN, 24).unwrap());
+    Site { address: OWN, leases }
+}
+
+fn message(kind: MessageType, mac: [u8; 6]) -> Message {
+    let none = Ipv4Addr::UNSPECIFIED;
+    let mut message = Message::new_with_id(7, none, none, none, none, &mac);
+    message.opts_mut().insert(DhcpOption::MessageType(kind));
+    message
+}
+
+/// What firmware sends.
+fn firmware(kind: MessageType, class: &str, number: Option<u16>) -> Message {
+    let mut message = message(kind, MAC);
+    message.opts_mut().insert(DhcpOption::ClassIdentifier(class.as_bytes().to_vec()));
+    message.opts_mut().insert(DhcpOption::ClientMachineIdentifier(vec![0; 17]));
+    if let Some(number) = number {
+        message.opts_mut().insert(DhcpOption::ClientSystemArchitecture(Architecture(number)));
+    }
+    message
+}
+
+/// The answer to `message`, and where it goes.
+fn ask(site: &mut Site, message: &Message, port: u16, seconds: u64) -> Option<(Message, SocketAddrV4)> {
+    let now = Instant::ZERO + Duration::from_secs(seconds);
+    let (asked, answer) = site.receive(&message.to_vec().unwrap(), port, now).unwrap();
+    assert_eq!(asked.mac, Mac(message.chaddr().try_into().unwrap()));
+    answer.map(|answer| (Message::decode(&mut Decoder::new(&answer.packet)).unwrap(), answer.to))
+}
+
+fn file(reply: &Message) -> String {
+    match reply.opts().get(OptionCode::BootfileName) {
+        Some(DhcpOption::BootfileName(name)) => String::from_utf8(name.clone()).unwrap(),
+        _ => String::new(),
+    }
+}
+
+#[test]
+fn beside_another_server_firmware_learns_its_loader_and_nothing_else() {
+    let mut site = site(None);
+    for (class, number, loader) in [
+        ("PXEClient:Arch:00000:UNDI:002001", Some(0), "grub/bios.0"),
+        ("PXEClient:Arch:00007:UNDI:003016", Some(7), "shimx64.efi"),
+        ("PXEClient:Arch:00009:UNDI:003016", None, "shimx64.efi"),
+        ("HTTPClient:Arch:00016:UNDI:003001", Some(16), "http://10.0.0.1/shimx64.efi"),
+    ] {
+        let discover = firmware(MessageType::Discover, class, number);
+        let (offer, to) = ask(&mut site, &discover, SERVER_PORT, 0).unwrap();
+        assert_eq!((offer.opts().msg_type(), file(&offer)), (Some(MessageType::Offer), loader.to_owned()));
+        assert_eq!((offer.yiaddr(), offer.siaddr(), offer.xid()), (Ipv4Addr::UNSPECIFIED, OWN, 7));
+        assert_eq!(to, SocketAddrV4::new(Ipv4Addr::BROADCAST, 68));
+        for code in [OptionCode::SubnetMask, OptionCode::Router, OptionCode::AddressLeaseTime] {
+            assert!(offer.opts().get(code).is_none(), "{code:?}");
+        }
+        // An address is given by the other server.
+        let request = firmware(MessageType::Request, class, number);
+        assert!(ask(&mut site, &request, SERVER_PORT, 0).is_none());
+        let (ack, _) = ask(&mut site, &request, PROXY_PORT, 0).unwrap();
+        assert_eq!((ack.opts().msg_type(), file(&ack)), (Some(MessageType::Ack), loader.to_owned()));
+    }
+    // Operating systems, and machines for which there is no loader.
+    assert!(ask(&mut site, &message(MessageType::Discover, MAC), SERVER_PORT, 0).is_none());
+    let arm = firmware(MessageType::Discover, "PXEClient:Arch:00011:UNDI:003016", Some(11));
+    assert!(ask(&mut site, &arm, SERVER_PORT, 0).is_none());
+}
+
+#[test]
+fn alone_on_a_network_machines_get_addresses_too() {
+    let mut site = site(Some((100, 101)));
+    let discover = firmware(MessageType::Discover, "PXEClient:Arch:00007", Some(7));
+    let (offer, _) = ask(&mut site, &discover, SERVER_PORT, 0).unwrap();
+    assert_eq!((offer.yiaddr(), file(&offer)), (Ipv4Addr::new(10, 0, 0, 100), "shimx64.efi".to_owned()));
+    let mut request = firmware(MessageType::Request, "PXEClient:Arch:00007", Some(7));
+    request.opts_mut().insert(DhcpOption::ServerIdentifier(OWN));
+    request.opts_mut().insert(DhcpOption::RequestedIpAddress(offer.yiaddr()));
+    let (ack, _) = ask(&mut site, &request, SERVER_PORT, 1).unwrap();
+    assert_eq!((ack.opts().msg_type(), ack.yiaddr()), (Some(MessageType::Ack), offer.yiaddr()));
+
+    // The system on it gets the same one, without a boot loader; another machine gets the next one.
+    let (offer, _) = ask(&mut site, &message(MessageType::Discover, MAC), SERVER_PORT, 2).unwrap();
+    assert_eq!((offer.yiaddr(), file(&offer)), (ack.yiaddr(), String::new()));
+    let (offer, _) = ask(&mut site, &message(MessageType::Discover, [2; 6]), SERVER_PORT, 3).unwrap();
+    assert_eq!(offer.yiaddr(), Ipv4Addr::new(10, 0, 0, 101));
+    // There is none for a third one, until an offer was not taken up.
+    assert!(ask(&mut site, &message(MessageType::Discover, [4; 6]), SERVER_PORT, 4).is_none());
+    let (offer, _) = ask(&mut site, &message(MessageType::Discover, [4; 6]), SERVER_PORT, 100).unwrap();
+    assert_eq!(offer.yiaddr(), Ipv4Addr::new(10, 0, 0, 101));
+    // Who chose another server, or asks for what another one has, gets nothing of ours.
+    let mut elsewhere = message(MessageType::Request, [5; 6]);
+    elsewhere.opts_mut().insert(DhcpOption::ServerIdentifier(Ipv4Addr::new(10, 0, 0, 2)));
+    assert!(ask(&mut site, &elsewhere, SERVER_PORT, 5).is_none());
+    let mut taken = message(MessageType::Request, [5; 6]);
+    taken.opts_mut().insert(DhcpOption::RequestedIpAddress(Ipv4Addr::new(10, 0, 0, 100)));
+    let (nak, _) = ask(&mut site, &taken, SERVER_PORT, 5).unwrap();
+    assert_eq!((nak.opts().msg_type(), nak.yiaddr()), (Some(MessageType::Nak), Ipv4Addr::UNSPECIFIED));
+}
+
+#[test]
+fn ranges_that_make_no_sense_are_refused() {
+    let address = |last| Ipv4Addr::new(10, 0, 0, last);
+    for (first, last, why) in [
+        (address(9), address(8), "a range has"),
+        (address(0), address(8), "own"),
+        (Ipv4Addr::new(10, 0, 1, 1), Ipv4Addr::new(10, 0, 1, 9), "do not lie"),
+    ] {
+        let said = Leases::of(first, last, OWN, 24).unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn no_packet_is_too_strange() {
+    let good = firmware(MessageType::Discover, "PXEClient:Arch:00007", Some(7)).to_vec().unwrap();
+    let mut seed = 1_u64;
+    let mut chance = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 40).unwrap()
+    };
+    let mut site = site(Some((100, 200)));
+    for _ in 0..20_000 {
+        let mut packet = good.clone();
+        for _ in 0..1 + chance() % 4 {
+            let at = chance() % packet.len();
+            packet[at] = u8::try_from(chance() % 256).unwrap();
+        }
+        packet.truncate(chance() % (packet.len() + 1));
+        for port in [SERVER_PORT, PROXY_PORT] {
+            let _ = site.receive(&packet, port, Instant::ZERO);
+        }
+    }
+}
+
+#[test]
+fn addresses_of_cards_are_read_as_they_are_shown() {
+    assert_eq!("52-54-00-01-02-03".parse::<Mac>().unwrap(), Mac(MAC));
+    assert_eq!(Mac(MAC).to_string(), "52:54:00:01:02:03");
+    for text in ["", "52:54:00:01:02", "52:54:00:01:02:03:04", "52:54:00:01:02:0g", "5254:00:01:02:03:04"] {
+        assert!(text.parse::<Mac>().is_err(), "{text}");
+    }
+    assert_eq!(Firmware::Uefi.loader(), Firmware::UefiHttp.loader());
+}
