@@ -111,6 +111,10 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         | Command::Doctor(_)
         | Command::Detach(_)
         | Command::Disks(_)
+        | Command::BootImage(_)
+        | Command::Hosts(_)
+        | Command::Deploy(_)
+        | Command::Agent(_)
         | Command::Switch(_)
         | Command::Token(_) => {}
         Command::Key(args) if args.is_of_repository() => return Err(refusal("key cut-over")),

@@ -13,6 +13,7 @@ use crate::commands;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Capture and install", &["capture", "install", "commit", "grow", "shrink", "personalize"]),
     ("To many machines", &["serve", "fetch", "switch", "status", "doctor", "token"]),
+    ("Machines that boot from the network", &["boot-image", "hosts", "deploy", "agent"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
     (
         "Images and versions",
@@ -98,6 +99,10 @@ pub(crate) enum Command {
     Shrink(commands::shrink::Args),
     Personalize(commands::personalize::Args),
     Serve(commands::serve::Args),
+    BootImage(commands::boot_image::Args),
+    Hosts(commands::hosts::Args),
+    Deploy(commands::deploy::Args),
+    Agent(commands::agent::Args),
     Switch(commands::switch::Args),
     Status(commands::status::Args),
     Doctor(commands::doctor::Args),

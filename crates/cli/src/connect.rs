@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Error, ErrorKind};
+use daemon::authority::{Claims, Right};
 use daemon::tokens::{Given, Place};
 use image::Cipher;
 use mirror::Images;
@@ -12,15 +13,17 @@ use net::client::{Client, ClientOptions, Credential};
 use net::clock::Stop;
 use net::token::JoinToken;
 
-use crate::args::{Keys, ServerAccess, There};
+use crate::args::{Keys, ServerAccess, StateFolder, There};
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::output::Output;
-use crate::{keys, repository};
+use crate::{clock, keys, repository};
 
 /// Has the token itself.
 pub(crate) const VARIABLE: &str = "DISKCAST_TOKEN";
 const BYTES_MAX: u64 = 4096;
+/// How long a token lasts that a command makes for itself.
+const MANAGING_SECONDS: u64 = 300;
 
 /// A client of `server` for commands. It waits for the server up to `access.wait` and tells the user so.
 pub(crate) fn client(
@@ -82,10 +85,43 @@ pub(crate) fn writer(server: &str, access: &ServerAccess, context: &Context, sea
     Ok(client)
 }
 
+/// A client that manages the machines of a server: by the token that was given, else by one that this machine's own
+/// server accepts, which only its user can make.
+pub(crate) fn manager(
+    context: &Context,
+    server: Option<&str>,
+    access: &ServerAccess,
+    state: &StateFolder,
+) -> Result<Client> {
+    let (keys, output) = (&context.global.keys, context.output);
+    let server = server.unwrap_or("localhost");
+    if access.token_file.is_some() || std::env::var_os(VARIABLE).is_some() {
+        return client(server, access, keys, Stop::new(), output);
+    }
+    let path = match &state.state {
+        Some(path) => path.clone(),
+        None => repository::default_state_folder()?,
+    };
+    let explain =
+        |error| Failure::from(error).hint("run this on the server, as its user, or give --token-file");
+    let folder = daemon::state::StateFolder::of_server(&path).map_err(explain)?;
+    let claims = Claims {
+        images: vec!["*".to_owned()],
+        right: Right::Manage,
+        expires: clock::unix_seconds() + MANAGING_SECONDS,
+        lasts: None,
+        id: None,
+    };
+    let secret = folder.authority()?.mint(&claims);
+    let secret = secret.ok_or_else(|| Failure::new(Exit::Failed, "a token could not be made"))?;
+    let token = JoinToken { fingerprint: Some(folder.identity()?.fingerprint()), secret };
+    client_by(server, Credential::fixed(token), access.wait, keys, Stop::new(), output)
+}
+
 /// Succeeds if the client's token grants writing, so that nothing is read and prepared for a server that refuses it.
 fn may_write(client: &Client) -> Result<()> {
     match client.token_grant() {
-        Ok(grant) if grant.right == "write" => Ok(()),
+        Ok(grant) if ["write", "manage"].contains(&&*grant.right) => Ok(()),
         Ok(_) => Err(Failure::new(Exit::Unauthorized, "the token grants reading only")
             .hint("`diskcast token --write` on the server makes one that may write")),
         // A server that is too old for this request refuses later.

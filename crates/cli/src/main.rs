@@ -5,6 +5,7 @@
 
 mod args;
 mod at_server;
+mod boot_image;
 mod cli;
 mod clock;
 mod commands;
@@ -60,6 +61,10 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Shrink(args) => commands::shrink::run(context, args),
         Command::Personalize(args) => commands::personalize::run(context, args),
         Command::Serve(args) => commands::serve::run(context, args),
+        Command::Hosts(args) => commands::hosts::run(context, args),
+        Command::Deploy(args) => commands::deploy::run(context, args),
+        Command::Agent(args) => commands::agent::run(context, args),
+        Command::BootImage(args) => commands::boot_image::run(context, args),
         Command::Switch(args) => commands::switch::run(context, args),
         Command::Doctor(args) => commands::doctor::run(context, args),
         Command::Status(args) => commands::status::run(context, args),

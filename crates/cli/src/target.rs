@@ -19,7 +19,7 @@ pub(crate) use kind::{STDOUT, is_null, is_plain};
 use kind::{back_there, geometry, is_device, is_source, wanted_bytes};
 use mirror::nbd::{ExportAddress, NbdDisk};
 use serde_json::json;
-pub(crate) use several::{check_distinct, list, resolve_all};
+pub(crate) use several::{check_distinct, check_rule, list, resolve_all};
 
 use crate::args::{Effort, FileForm, Free, Global, Reuse as When, Writing};
 use crate::exit::{Exit, Failure, Result};

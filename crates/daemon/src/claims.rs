@@ -62,6 +62,8 @@ pub enum Right {
     Read,
     /// Also add objects and versions.
     Write,
+    /// Also manage the machines that boot from the network.
+    Manage,
 }
 
 /// What a token grants.

@@ -81,6 +81,27 @@ pub enum Event {
         /// The whole chain of causes.
         error: String,
     },
+    /// A machine that boots from the network was seen.
+    MachineBoots {
+        /// The address of its network card, or that of the machine itself.
+        machine: String,
+        /// What it does.
+        what: String,
+    },
+    /// A machine has ended its job.
+    MachineDone {
+        /// The address of its network card.
+        machine: String,
+        /// Where it called from.
+        peer: SocketAddr,
+        /// Why it failed.
+        failure: Option<String>,
+    },
+    /// A machine fell silent while it installed.
+    MachineLost {
+        /// The address of its network card.
+        machine: String,
+    },
     /// A request failed, and not because of its client.
     RequestFailed {
         /// Method and path.
@@ -134,6 +155,14 @@ impl fmt::Display for Event {
                 write!(f, "`{}` has a new join token, good until {expires}", path.display())
             }
             Self::TokenNotWritten { error } => write!(f, "the join token could not be renewed: {error}"),
+            Self::MachineBoots { machine, what } => write!(f, "machine {machine} {what}"),
+            Self::MachineDone { machine, failure: None, .. } => {
+                write!(f, "machine {machine} has its disk and starts from it")
+            }
+            Self::MachineDone { machine, failure: Some(why), .. } => {
+                write!(f, "machine {machine} failed: {why}")
+            }
+            Self::MachineLost { machine } => write!(f, "machine {machine} fell silent while it installed"),
             Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),
         }
     }

@@ -15,10 +15,12 @@ use tokio::task::JoinHandle;
 
 use crate::api::{self, App};
 use crate::clock;
-use crate::event::Log;
+use crate::event::{Event, Log};
+use crate::fleet::Fleet;
 use crate::groups::MulticastOptions;
 use crate::identity::Identity;
 use crate::join::Join;
+use crate::netboot::{self, NetbootSettings};
 use crate::probes::Probes;
 use crate::sessions::Sessions;
 use crate::state::StateFolder;
@@ -51,6 +53,8 @@ pub struct ServeOptions {
     pub token_out: Option<PathBuf>,
     /// Which networks are near each other, for machines that serve each other.
     pub places: Places,
+    /// How machines boot from the network; `None` if they do not.
+    pub netboot: Option<NetbootSettings>,
     /// Receives the events.
     pub log: Log,
 }
@@ -62,6 +66,7 @@ pub struct Server {
     app: Arc<App>,
     stop: watch::Sender<bool>,
     listener: Option<JoinHandle<()>>,
+    boots: Option<net::netboot::Netboot>,
     runtime: Option<Runtime>,
 }
 
@@ -98,11 +103,33 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     let join = Join::begin(&authority, fingerprint, lifetime, out, clock::unix_seconds())?;
     let join_token = join.token();
     let swarms = Swarms::start(&state.secret()?, address, options.places);
-    let app = App::new(options.repository, authority, join, (sessions, swarms), probes, options.log);
-    runtime.spawn(sweep(app.clone()));
+    let fleet = Fleet::open(&options.state);
+    let boot_interface = options.netboot.as_ref().map(|settings| settings.interface.clone());
     let (stop, stopped) = watch::channel(false);
+    let boots = match (&options.netboot, &fleet) {
+        (None, _) => None,
+        (Some(settings), Ok(fleet)) => {
+            let here = netboot::Here { port: address.port(), fingerprint, log: options.log.clone() };
+            let (boots, http, files) = netboot::start(settings, fleet, here, &runtime)?;
+            runtime.spawn(listener::serve(http, None, netboot::router(files), stopped.clone()));
+            Some(boots)
+        }
+        (Some(_), Err(_)) => return Err(fleet.err().expect("it is an error")),
+    };
+    let fleet = fleet.map_err(|error| error.to_string());
+    let log = options.log;
+    let app = App::new(
+        options.repository,
+        authority,
+        join,
+        (sessions, swarms),
+        probes,
+        log,
+        (fleet, boot_interface),
+    );
+    runtime.spawn(sweep(app.clone()));
     let listener = runtime.spawn(listener::serve(listener, tls, api::router(app.clone()), stopped));
-    Ok(Server { address, join_token, app, stop, listener: Some(listener), runtime: Some(runtime) })
+    Ok(Server { address, join_token, app, stop, listener: Some(listener), boots, runtime: Some(runtime) })
 }
 
 /// Regular work of a running server. It ends with the runtime.
@@ -117,6 +144,9 @@ async fn sweep(app: Arc<App>) {
             app.hosts.sweep(tokio::time::Instant::now());
             if sweeps.is_multiple_of(SWEEPS_PER_REPORT) {
                 app.sessions.log_running();
+            }
+            for mac in app.fleet.iter().flat_map(|fleet| fleet.sweep()) {
+                (app.log)(&Event::MachineLost { machine: mac.to_string() });
             }
             let event = app.join.tend(&app.authority, clock::unix_seconds());
             event.iter().for_each(|event| (app.log)(event));
@@ -163,6 +193,8 @@ impl Server {
     fn end(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         self.stop.send_replace(true);
+        // What failed in it was told when it did.
+        drop(self.boots.take().map(net::netboot::Netboot::stop));
         self.app.sessions.end();
         self.app.probes.end();
         if let Some(listener) = self.listener.take() {

@@ -309,6 +309,7 @@ fn an_address_in_use_is_refused_before_anything_runs() {
         token_lifetime: Duration::from_secs(60),
         token_out: None,
         places: Default::default(),
+        netboot: None,
         log: Arc::new(|_| {}),
     })
     .err()

@@ -50,6 +50,7 @@ fn start_with(multicast: Option<MulticastOptions>) -> Bench {
         token_lifetime: Duration::from_secs(60),
         token_out: None,
         places: Default::default(),
+        netboot: None,
         log: Arc::new(|_| {}),
     })
     .unwrap();

@@ -30,6 +30,7 @@ fn start(repository: &Arc<Repository>, state: &Path, listen: SocketAddr) -> Serv
         token_lifetime: Duration::from_secs(600),
         token_out: None,
         places: Default::default(),
+        netboot: None,
         log: Arc::new(|_| {}),
     };
     serve(options).unwrap()

@@ -45,6 +45,7 @@ fn start() -> Bench {
         token_lifetime: Duration::from_secs(600),
         token_out: None,
         places: Default::default(),
+        netboot: None,
         log: Arc::new(|_| {}),
     })
     .unwrap();

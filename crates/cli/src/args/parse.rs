@@ -1,5 +1,7 @@
 //! Parses and checks the values of options. Errors are texts for the user.
 
+use std::net::Ipv4Addr;
+
 use base::units;
 use daemon::attached::Quiesce;
 use disk::grow::Wish;
@@ -48,6 +50,19 @@ pub(crate) fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
     parsed
         .filter(|range| !range.is_empty())
         .ok_or_else(|| "expected OFFSET+LENGTH, such as 1M+4096".to_owned())
+}
+
+/// Parses FIRST-LAST/BITS into addresses and the length of their network's prefix.
+pub(crate) fn parse_addresses(text: &str) -> Result<(Ipv4Addr, Ipv4Addr, u8), String> {
+    let parsed = text.split_once('/').and_then(|(range, bits)| {
+        let (first, last) = range.split_once('-')?;
+        Some((
+            first.parse().ok()?,
+            last.parse().ok()?,
+            bits.parse().ok().filter(|bits| (8..=30).contains(bits))?,
+        ))
+    });
+    parsed.ok_or_else(|| "expected FIRST-LAST/BITS, such as 10.0.0.100-10.0.0.200/24".to_owned())
 }
 
 /// Parses the size of a chunk: a power of two within the limits.

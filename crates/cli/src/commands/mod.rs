@@ -1,17 +1,21 @@
 //! One file per command: its options, the order of its steps, and its output. The other crates do the work.
 
+pub(crate) mod agent;
 pub(crate) mod attach;
+pub(crate) mod boot_image;
 pub(crate) mod capture;
 pub(crate) mod clone;
 pub(crate) mod commit;
 pub(crate) mod copy;
 pub(crate) mod create;
+pub(crate) mod deploy;
 pub(crate) mod detach;
 pub(crate) mod diff;
 pub(crate) mod disks;
 pub(crate) mod doctor;
 pub(crate) mod fetch;
 pub(crate) mod grow;
+pub(crate) mod hosts;
 pub(crate) mod images;
 pub(crate) mod init;
 pub(crate) mod inspect;

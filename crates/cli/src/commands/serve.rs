@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use daemon::{MulticastOptions, Places, ServeOptions, Server};
+use daemon::{MulticastOptions, NetbootSettings, Places, ServeOptions, Server};
 use net::interface;
 use serde_json::json;
 
 use super::Context;
 use crate::args::StateFolder;
-use crate::args::parse::{parse_lifetime, parse_rate};
+use crate::args::parse::{parse_addresses, parse_lifetime, parse_rate};
 use crate::exit::Result;
 use crate::{clock, interrupt, notify, repository};
 
@@ -24,7 +24,8 @@ use crate::{clock, interrupt, notify, repository};
 Examples:
   diskcast serve
   diskcast serve --listen 10.0.0.1:7717 --interface eth1 --rate 800M
-  diskcast serve --token-out join.token --repo /srv/images")]
+  diskcast serve --token-out join.token --repo /srv/images
+  diskcast serve --netboot eth1 --boot-image /srv/boot")]
 pub(crate) struct Args {
     /// Address and TCP port of the API
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7717")]
@@ -59,6 +60,18 @@ pub(crate) struct Args {
     /// What is near, for machines that serve each other: lines of `NETWORK/BITS NAME`, one name for each switch or rack
     #[arg(long, value_name = "FILE")]
     pub places: Option<PathBuf>,
+    /// Let machines on this network interface boot from the network; needs --boot-image
+    #[arg(long, value_name = "INTERFACE", requires = "boot_image")]
+    pub netboot: Option<String>,
+    /// Folder that `diskcast boot-image` made
+    #[arg(long, value_name = "FOLDER", requires = "netboot")]
+    pub boot_image: Option<PathBuf>,
+    /// Also give these addresses to machines, `FIRST-LAST/BITS`: only on a network without a DHCP server
+    #[arg(long, value_name = "RANGE", value_parser = parse_addresses, requires = "netboot")]
+    pub dhcp: Option<(std::net::Ipv4Addr, std::net::Ipv4Addr, u8)>,
+    /// More words for the kernel of machines that boot, such as `console=ttyS0`
+    #[arg(long, value_name = "WORDS", default_value = "", requires = "netboot")]
+    pub kernel_parameters: String,
     /// Lifetime of the printed join token
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
     pub token_expires: std::time::Duration,
@@ -90,6 +103,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         token_lifetime: args.token_expires,
         token_out: args.token_out.clone(),
         places: places(args.places.as_deref())?,
+        netboot: args.netboot.clone().zip(args.boot_image.clone()).map(|(interface, folder)| {
+            NetbootSettings {
+                interface,
+                folder,
+                addresses: args.dhcp,
+                kernel_parameters: args.kernel_parameters.clone(),
+            }
+        }),
         log: Arc::new(move |event| output.event(event)),
     })?;
     interrupt::hold();

@@ -39,6 +39,9 @@ pub(crate) struct Args {
     /// Also allow writing, for example `capture --to`
     #[arg(long)]
     pub write: bool,
+    /// Also allow writing, and managing the machines that boot from the network (hosts, deploy)
+    #[arg(long)]
+    pub manage: bool,
     /// Lifetime of the token: 30d, 8h, 15m
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
     pub expires: std::time::Duration,
@@ -109,6 +112,7 @@ fn list(context: &Context, state: &StateOption) -> Result<()> {
         let grants = match right {
             Right::Read => "read",
             Right::Write => "write",
+            Right::Manage => "manage",
         };
         let standing = match (revoked, renewable) {
             (true, _) => "revoked",
@@ -146,7 +150,11 @@ fn make(context: &Context, args: &Args) -> Result<()> {
     let id = TokenId::draw()?;
     let claims = Claims {
         images: if args.images.is_empty() { vec!["*".to_owned()] } else { args.images.clone() },
-        right: if args.write { Right::Write } else { Right::Read },
+        right: match (args.manage, args.write) {
+            (true, _) => Right::Manage,
+            (false, true) => Right::Write,
+            (false, false) => Right::Read,
+        },
         expires: now + args.expires.as_secs(),
         lasts: (!args.no_renewal).then_some(args.expires.as_secs()),
         id: Some(id),

@@ -9,6 +9,15 @@ use crate::args::Writing;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::output::Output;
 
+/// Refuses what is no rule for a disk, such as `disk:serial=S1`.
+pub(crate) fn check_rule(rule: &str) -> Result<()> {
+    let hints = rule.strip_prefix(disk::find::PREFIX).ok_or_else(|| {
+        let text = format!("`{rule}` is no rule for a disk: it begins with `{}`", disk::find::PREFIX);
+        Failure::new(Exit::Usage, text)
+    })?;
+    Ok(disk::find::Hints::parse(hints).map(drop)?)
+}
+
 /// The target that `path` names: itself, or the one disk of this machine that its hints mean.
 fn resolve(path: &Path, output: Output) -> Result<PathBuf> {
     let Some(hints) = path.to_str().and_then(|text| text.strip_prefix(disk::find::PREFIX)) else {

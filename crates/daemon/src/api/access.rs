@@ -40,6 +40,15 @@ impl Access {
         ))
     }
 
+    /// `Denied` unless the token is an administrator's.
+    pub(super) fn manages(&self) -> Result<(), Failure> {
+        if self.0.right >= Right::Manage {
+            return Ok(());
+        }
+        let text = "the token does not allow managing machines: make one with `diskcast token --manage`";
+        Err(Failure::new(ProblemKind::Denied, text))
+    }
+
     /// `Denied` unless the token grants `right` for some image.
     pub(super) fn needs_anywhere(&self, right: Right) -> Result<(), Failure> {
         if self.0.right >= right {
@@ -71,7 +80,9 @@ impl FromRequestParts<Arc<App>> for Access {
                 Failure::new(ProblemKind::Denied, format!("the token has expired, {when}"))
             }
         })?;
-        if app.token_uses.shown(secret, &claims, now) {
+        // A command on this machine made one for itself, for a moment.
+        let is_own = claims.right == Right::Manage && claims.id.is_none();
+        if !is_own && app.token_uses.shown(secret, &claims, now) {
             let (images, expires) = (claims.images.join(" "), clock::rfc3339(claims.expires));
             let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
             (app.log)(&Event::TokenEnds { images, expires, peer });

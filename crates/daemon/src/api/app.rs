@@ -15,6 +15,7 @@ use crate::boot_exchange::Reads;
 use crate::clock;
 use crate::crowd::Shares;
 use crate::event::Log;
+use crate::fleet::Fleet;
 use crate::hosts::Hosts;
 use crate::join::Join;
 use crate::metrics::Metrics;
@@ -58,6 +59,10 @@ pub(crate) struct App {
     pub reads: Reads,
     pub metrics: Metrics,
     pub log: Log,
+    /// The machines that boot from the network; why there are none.
+    pub fleet: Result<Arc<Fleet>, String>,
+    /// Where they boot.
+    pub boot_interface: Option<String>,
     /// When the repository was last found readable.
     pub(super) ready_at: Mutex<Option<Instant>>,
     pub(super) requests: Semaphore,
@@ -77,6 +82,7 @@ impl App {
         (sessions, swarms): (Arc<Sessions>, Swarms),
         probes: Probes,
         log: Log,
+        (fleet, boot_interface): (Result<Arc<Fleet>, String>, Option<String>),
     ) -> Arc<Self> {
         Arc::new(Self {
             repository,
@@ -93,6 +99,8 @@ impl App {
             reads: Reads::new(clock::epoch()),
             metrics: Metrics::new(),
             log,
+            fleet,
+            boot_interface,
             ready_at: Mutex::default(),
             requests: Semaphore::new(REQUESTS_MAX),
             threads: Semaphore::new(REPOSITORY_THREADS_MAX),
@@ -101,6 +109,17 @@ impl App {
             memory: Arc::new(Semaphore::new(MEMORY_PIECES as usize)),
             held: Shares::default(),
         })
+    }
+
+    /// Wakes the machine with this network card. `Refused` if the server knows no network on which machines boot.
+    pub(super) fn wake(&self, mac: &str) -> Result<(), Failure> {
+        let interface = self.boot_interface.as_deref().ok_or_else(|| {
+            Failure::new(
+                ProblemKind::Refused,
+                "the server wakes machines on the interface of --netboot, which it lacks",
+            )
+        })?;
+        Ok(net::netboot::wake(interface, mac.parse()?)?)
     }
 
     /// The version that a client means by `reference` and the digest of its manifest, 64 hexadecimal digits. Blocks.

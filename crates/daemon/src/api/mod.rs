@@ -5,6 +5,7 @@ mod app;
 mod blobs;
 mod body;
 mod images;
+mod machines;
 mod objects;
 mod operations;
 mod probes;
@@ -56,6 +57,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/probes", post(probes::start))
         .route("/probes/{id}", get(probes::view))
         .route("/hosts/{id}", put(status::report))
+        .route("/machines", get(machines::list))
+        .route("/machines/call", post(machines::call))
+        .route("/machines/changes", post(machines::change))
+        .route("/deployments", post(machines::deploy))
         .route("/status", get(status::status));
     Router::new()
         .nest(net::api::PREFIX, api)

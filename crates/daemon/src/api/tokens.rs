@@ -32,6 +32,7 @@ fn grant(claims: &Claims, now: u64) -> TokenGrant {
     let right = match claims.right {
         Right::Read => "read",
         Right::Write => "write",
+        Right::Manage => "manage",
     };
     TokenGrant {
         images: claims.images.clone(),

@@ -39,6 +39,7 @@ pub(crate) fn start_at(tls: bool, location: &Location) -> Bench {
         token_lifetime: Duration::from_secs(60),
         token_out: None,
         places: Default::default(),
+        netboot: None,
         log: Arc::new(|_| {}),
     })
     .unwrap();

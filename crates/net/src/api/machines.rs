@@ -47,7 +47,7 @@ pub struct MachineCall {
     pub facts: MachineFacts,
     /// Its public key (Ed25519), 64 hexadecimal digits.
     pub key: String,
-    /// Its signature ([`proof_text`]) under the nonce of the answer before, 128 hexadecimal digits; none in the first
+    /// Its signature (`proof_text`) under the nonce of the answer before, 128 hexadecimal digits; none in the first
     /// call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
@@ -98,11 +98,25 @@ pub enum Order {
         /// The rule that says which disk, `disk:serial=S1`; none for the only one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disk: Option<String>,
+        /// What becomes of the disk.
+        #[serde(flatten)]
+        after: After,
         /// The secret of a token for this image.
         secret: crate::token::Secret,
     },
     /// Start from the disk.
     Start,
+}
+
+/// What becomes of an installed disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct After {
+    /// Whether it gets an identity of its own, and the machine's name.
+    #[serde(default)]
+    pub own: bool,
+    /// Whether its last partition grows.
+    #[serde(default)]
+    pub grow: bool,
 }
 
 /// How far a job is.
@@ -148,6 +162,9 @@ pub struct JobStatus {
     /// The rule for the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
+    /// What becomes of the disk.
+    #[serde(flatten)]
+    pub after: After,
     /// How far it is.
     pub stage: JobStage,
     /// Why it failed, or what to do.
@@ -240,6 +257,9 @@ pub struct DeployRequest {
     /// The rule that says which disk; none for the only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
+    /// What becomes of the disk.
+    #[serde(flatten)]
+    pub after: After,
     /// Whether to wake the machines.
     #[serde(default)]
     pub wake: bool,
@@ -255,7 +275,6 @@ pub struct Deployment {
 }
 
 /// What a machine with the card `mac` signs to show that it has its key.
-#[must_use]
-pub fn proof_text(nonce: &str, mac: &str) -> Vec<u8> {
+pub(crate) fn proof_text(nonce: &str, mac: &str) -> Vec<u8> {
     [PROOF_DOMAIN, nonce.as_bytes(), b"\0", mac.as_bytes()].concat()
 }

@@ -19,9 +19,10 @@ mod tokens;
 pub use content::{CloneRequest, CreateRequest, DiffAnswer, DiffRange, LogAnswer, LogEntry, Written};
 pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, Status, SwarmStatus};
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
+pub(crate) use machines::proof_text;
 pub use machines::{
-    DeployRequest, Deployment, DiskFacts, JobOutcome, JobStage, JobStatus, MachineAnswer, MachineCall,
-    MachineChange, MachineFacts, MachineStatus, Machines, NewMachine, Order, proof_text,
+    After, DeployRequest, Deployment, DiskFacts, JobOutcome, JobStage, JobStatus, MachineAnswer, MachineCall,
+    MachineChange, MachineFacts, MachineStatus, Machines, NewMachine, Order,
 };
 pub use probes::{ProbeGrant, ProbeRequest, ProbeView};
 pub use problem::{Problem, ProblemKind};

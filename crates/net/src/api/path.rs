@@ -46,6 +46,28 @@ pub fn status() -> String {
     format!("{PREFIX}/status")
 }
 
+/// `GET`: the machines that boot from the network.
+#[must_use]
+pub fn machines() -> String {
+    format!("{PREFIX}/machines")
+}
+
+/// `POST`: a machine that booted from the network asks what to do.
+pub(crate) fn machine_call() -> String {
+    format!("{PREFIX}/machines/call")
+}
+
+/// `POST`: changes the table of machines.
+pub(crate) fn machine_changes() -> String {
+    format!("{PREFIX}/machines/changes")
+}
+
+/// `POST`: gives machines a job.
+#[must_use]
+pub fn deployments() -> String {
+    format!("{PREFIX}/deployments")
+}
+
 /// `GET`: all images.
 #[must_use]
 pub fn images() -> String {

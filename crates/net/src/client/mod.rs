@@ -8,6 +8,7 @@
 mod blobs;
 mod credential;
 mod failure;
+mod machines;
 mod objects;
 mod options;
 mod probes;

@@ -33,6 +33,8 @@ use tftp::TftpServer;
 
 /// Where requests of TFTP arrive.
 const TFTP_PORT: u16 = 69;
+/// Where a packet that wakes goes; no program listens.
+const WAKE_PORT: u16 = 9;
 /// How long a thread sleeps at most, so that it notices when it should stop.
 const SLEEP_MAX: Duration = Duration::from_millis(200);
 /// Longest message of DHCP that is read, in bytes.
@@ -114,6 +116,18 @@ impl Drop for Netboot {
     fn drop(&mut self) {
         self.stop.stop();
     }
+}
+
+/// Wakes the machine with the card `mac` on the network of `interface`: by a packet that its card waits for while the
+/// machine is off (AMD, "Magic Packet Technology"). Nothing tells whether it has come. `Io`.
+pub fn wake(interface: &str, mac: Mac) -> Result<()> {
+    let packet = [[0xFF; 6].as_slice(), &mac.0.repeat(16)].concat();
+    let socket = bound(interface, Ipv4Addr::UNSPECIFIED, 0)?;
+    let to = SocketAddrV4::new(Ipv4Addr::BROADCAST, WAKE_PORT);
+    socket
+        .send_to(&packet, to)
+        .map(drop)
+        .map_err(|e| Error::from_io(format!("wake {mac} on `{interface}`"), e))
 }
 
 /// Answers DHCP at one port until `stop` is set.

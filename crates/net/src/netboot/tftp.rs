@@ -27,8 +27,10 @@ const SLEEP_MAX: Duration = Duration::from_millis(200);
 pub enum FileEvent {
     /// A client begins to read a file of so many bytes.
     Begins(Ipv4Addr, String, u64),
-    /// It has read it, or not.
-    Ends(Ipv4Addr, String, Outcome),
+    /// It has read it, or does not want it any more: firmware that asks for the length alone ends so.
+    Ends(Ipv4Addr, String),
+    /// It does not answer any more.
+    Silent(Ipv4Addr, String),
     /// There is no such file.
     Missing(Ipv4Addr, String),
 }
@@ -163,7 +165,8 @@ impl TftpServer {
         if outcome != Outcome::Running
             && let Some(client) = self.clients.remove(&address)
         {
-            (self.tell)(FileEvent::Ends(*address.ip(), client.name, outcome));
+            let event = if outcome == Outcome::Silent { FileEvent::Silent } else { FileEvent::Ends };
+            (self.tell)(event(*address.ip(), client.name));
         }
     }
 }

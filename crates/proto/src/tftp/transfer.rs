@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn file(bytes: usize) -> Vec<u8> {
-        (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect()
+        (0..bytes).map(|at| u8::try_from((at * 7 + at / 251) % 256).unwrap()).collect()
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn an_old_acknowledgement_sends_nothing_twice() {
         let mut transfer = Transfer::begin(&request(""), 5000, Instant::ZERO);
-        let mut sent = |transfer: &mut Transfer| std::iter::from_fn(|| transfer.poll(Instant::ZERO)).count();
+        let sent = |transfer: &mut Transfer| std::iter::from_fn(|| transfer.poll(Instant::ZERO)).count();
         assert_eq!(sent(&mut transfer), 1);
         transfer.receive(Instant::ZERO, &[0, 4, 0, 1]);
         assert_eq!(sent(&mut transfer), 1);

@@ -1,0 +1,48 @@
+//! `diskcast boot-image`: makes what machines boot from the network.
+
+use std::path::PathBuf;
+
+use base::units::show_bytes;
+use serde_json::json;
+
+use super::Context;
+use crate::boot_image::{self, Wanted};
+use crate::exit::Result;
+
+/// Make what machines boot from the network
+///
+/// Debian's kernel, a system in memory that runs this program, and Debian's signed boot loaders, from packages of
+/// Debian that this machine's apt knows. `serve --netboot` offers them. Takes root, and the package mmdebstrap.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast boot-image /srv/boot
+  diskcast boot-image /srv/boot --firmware firmware-realtek --firmware firmware-bnx2
+  diskcast serve --netboot eth1 --boot-image /srv/boot")]
+pub(crate) struct Args {
+    /// Folder for the boot files; made if it is missing
+    pub out: PathBuf,
+    /// Package of the kernel
+    #[arg(long, value_name = "PACKAGE", default_value = "linux-image-amd64")]
+    pub kernel: String,
+    /// Add the firmware of this package, for network cards and disks that need it; may be repeated
+    #[arg(long, value_name = "PACKAGE")]
+    pub firmware: Vec<String>,
+    /// How hard to compress: a level of zstd
+    #[arg(long, value_name = "LEVEL", default_value_t = 15, value_parser = clap::value_parser!(i32).range(1..=19))]
+    pub level: i32,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    let output = context.output;
+    let wanted = Wanted { kernel: args.kernel.clone(), firmware: args.firmware.clone(), level: args.level };
+    let made = boot_image::make(&args.out, &wanted, |step| output.note(step))?;
+    let all = made.kernel_bytes + made.system_bytes;
+    let record = json!({
+        "type": "boot_image", "folder": args.out, "kernel": made.release, "kernel_bytes": made.kernel_bytes,
+        "system_bytes": made.system_bytes,
+    });
+    output.result(&record, || {
+        format!("made {}: Linux {}, {} to load\n", args.out.display(), made.release, show_bytes(all))
+    })
+}

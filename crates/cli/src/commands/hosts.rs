@@ -1,0 +1,245 @@
+//! `diskcast hosts`: the machines that boot from the network.
+
+use std::path::PathBuf;
+
+use base::units::show_bytes;
+use net::api::{MachineChange, MachineStatus, Machines, NewMachine};
+use net::client::Client;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::args::parse::parse_lifetime;
+use crate::args::{ServerAccess, StateFolder};
+use crate::connect;
+use crate::exit::{Exit, Failure, Result};
+use crate::ui::table::{Align, Table};
+
+/// Show and change the machines that boot from the network
+///
+/// A machine appears when it first boots our system, and waits there until somebody admits it. SEEN says when, and in
+/// which step of its boot: `firmware` (it asks where to boot from), `loader`, `agent` (our system in memory), `system`
+/// (another system on its disk).
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "\
+Examples:
+  diskcast hosts
+  diskcast hosts admit 52:54:00:12:34:56
+  diskcast hosts add 52:54:00:12:34:56 --name lab-07 --group lab
+  diskcast hosts import machines.csv
+  diskcast hosts open 30m",
+    args_conflicts_with_subcommands = true,
+    subcommand_value_name = "WHAT",
+    subcommand_help_heading = "Changes"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub change: Option<Change>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// Where the table is.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct At {
+    /// The server: `host`, `host:port` or a URL [default: localhost]
+    #[arg(long, value_name = "SERVER")]
+    pub server: Option<String>,
+    #[command(flatten)]
+    pub access: ServerAccess,
+    #[command(flatten)]
+    pub state: StateFolder,
+}
+
+/// A change of the table.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Change {
+    /// Admit machines that have called: by name, address of the network card, or `*` for all
+    Admit {
+        #[arg(required = true)]
+        machines: Vec<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Add a machine before it boots, or change its name and groups
+    Add {
+        /// Address of its network card
+        mac: String,
+        /// Its name, which becomes its host name
+        #[arg(long)]
+        name: Option<String>,
+        /// A group that it belongs to; may be repeated
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Add all machines of a file: lines of `ADDRESS,NAME,GROUP,...`
+    Import {
+        file: PathBuf,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Forget machines: by name, address or group
+    Remove {
+        #[arg(required = true)]
+        machines: Vec<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Admit every machine that calls from now on, for a time; `0s` ends that
+    Open {
+        #[arg(value_name = "TIME", value_parser = parse_lifetime)]
+        time: std::time::Duration,
+        #[command(flatten)]
+        at: At,
+    },
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    let Some(change) = &args.change else {
+        let machines = manager(context, &args.at)?.machines()?;
+        return show(context, &machines);
+    };
+    let (at, change) = match change {
+        Change::Admit { machines, at } => (at, MachineChange::Admit { machines: machines.clone() }),
+        Change::Add { mac, name, groups, at } => {
+            let groups = (!groups.is_empty()).then(|| groups.clone());
+            let machine = NewMachine { mac: mac.clone(), name: name.clone(), groups };
+            (at, MachineChange::Add { machines: vec![machine] })
+        }
+        Change::Import { file, at } => {
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| base::Error::from_io(format!("read `{}`", file.display()), error))?;
+            (at, MachineChange::Add { machines: parse(&text)? })
+        }
+        Change::Remove { machines, at } => (at, MachineChange::Remove { machines: machines.clone() }),
+        Change::Open { time, at } => (at, MachineChange::Open { seconds: time.as_secs() }),
+    };
+    let changed = manager(context, at)?.change_machines(&change)?;
+    let record = json!({ "type": "hosts_changed", "machines": changed });
+    context.output.result(&record, || match &change {
+        MachineChange::Open { seconds: 0 } => "machines are admitted one by one again\n".to_owned(),
+        MachineChange::Open { seconds } => {
+            format!("every machine that calls in the next {seconds} s is admitted\n")
+        }
+        MachineChange::Remove { .. } => format!("removed {}\n", names(&changed)),
+        MachineChange::Admit { .. } => format!("admitted {}\n", names(&changed)),
+        MachineChange::Add { .. } => format!("added {}\n", names(&changed)),
+    })
+}
+
+/// A client of the server that `at` says.
+pub(crate) fn manager(context: &Context, at: &At) -> Result<Client> {
+    connect::manager(context, at.server.as_deref(), &at.access, &at.state)
+}
+
+/// Names of machines for people.
+pub(crate) fn names(machines: &[MachineStatus]) -> String {
+    let names: Vec<&str> =
+        machines.iter().map(|machine| machine.name.as_deref().unwrap_or(&machine.mac)).collect();
+    match names.len() {
+        0 => "no machine".to_owned(),
+        1..=5 => names.join(", "),
+        count => format!("{count} machines"),
+    }
+}
+
+/// The machines of a file of lines `ADDRESS,NAME,GROUP,...`.
+fn parse(text: &str) -> Result<Vec<NewMachine>> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let machine = |line: &str| {
+        let mut fields = line.split(',').map(str::trim);
+        let mac = fields.next().unwrap_or_default();
+        if mac.parse::<net::netboot::Mac>().is_err() {
+            let text = format!("`{line}` does not begin with the address of a network card");
+            return Err(Failure::new(Exit::Usage, text));
+        }
+        let name = fields.next().filter(|name| !name.is_empty()).map(str::to_owned);
+        let groups: Vec<String> = fields.filter(|group| !group.is_empty()).map(str::to_owned).collect();
+        let groups = (!groups.is_empty()).then_some(groups);
+        Ok(NewMachine { mac: mac.to_owned(), name, groups })
+    };
+    lines.map(machine).collect()
+}
+
+fn show(context: &Context, machines: &Machines) -> Result<()> {
+    let output = context.output;
+    if machines.machines.is_empty() {
+        output.note("no machine has booted from here yet");
+    }
+    if machines.open_seconds > 0 {
+        output.note(&format!("every machine that calls in the next {} s is admitted", machines.open_seconds));
+    }
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("CARD", Align::Left),
+        ("GROUPS", Align::Left),
+        ("DISKS", Align::Left),
+        ("SEEN", Align::Left),
+        ("JOB", Align::Left),
+    ]);
+    let mut records: Vec<Value> = Vec::new();
+    for machine in &machines.machines {
+        table.row([
+            machine.name.clone().unwrap_or_else(|| "-".to_owned()),
+            machine.mac.clone(),
+            machine.groups.join(" "),
+            disks(machine),
+            seen(machine),
+            job(machine),
+        ]);
+        let mut record = serde_json::to_value(machine).expect("a machine is plain data");
+        record["type"] = "host".into();
+        records.push(record);
+    }
+    output.list(&records, &table)?;
+    if !output.is_json() {
+        for machine in &machines.machines {
+            if let Some(reason) = machine.job.as_ref().and_then(|job| job.reason.as_ref()) {
+                output.note(&format!("{}: {reason}", machine.name.as_ref().unwrap_or(&machine.mac)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn disks(machine: &MachineStatus) -> String {
+    let disks = machine.facts.iter().flat_map(|facts| &facts.disks);
+    disks.map(|disk| show_bytes(disk.size_bytes)).collect::<Vec<_>>().join(", ")
+}
+
+fn seen(machine: &MachineStatus) -> String {
+    match (machine.seen_seconds_ago, &machine.seen_in) {
+        (Some(seconds), Some(step)) => format!("{seconds} s ago, {step}"),
+        _ => "-".to_owned(),
+    }
+}
+
+fn job(machine: &MachineStatus) -> String {
+    match &machine.job {
+        _ if !machine.admitted => "not admitted".to_owned(),
+        Some(job) => format!("{} {}", job.reference, job.stage.name()),
+        None => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_machines() {
+        let found = parse("# room 7\n52:54:00:00:00:01,lab-1,lab, first \n\n52:54:00:00:00:02\n").ok();
+        let expected = [
+            NewMachine {
+                mac: "52:54:00:00:00:01".into(),
+                name: Some("lab-1".into()),
+                groups: Some(vec!["lab".into(), "first".into()]),
+            },
+            NewMachine { mac: "52:54:00:00:00:02".into(), name: None, groups: None },
+        ];
+        assert_eq!(found.as_deref(), Some(&expected[..]));
+        assert!(parse("lab-1,52:54:00:00:00:01\n").is_err());
+    }
+}

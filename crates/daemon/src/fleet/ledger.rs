@@ -1,0 +1,103 @@
+//! What the table of machines keeps through restarts.
+
+use std::path::Path;
+
+use base::{Error, ErrorKind, Result};
+use net::netboot::Mac;
+use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+
+use super::table::Record;
+
+/// Records of machines as JSON, by the address of their card.
+const MACHINES: TableDefinition<&str, &[u8]> = TableDefinition::new("machines-1");
+
+/// Where records are kept. A replicated engine can stand in for the embedded one.
+pub(super) trait Ledger: Send + Sync {
+    /// All records.
+    fn load(&self) -> Result<Vec<(Mac, Record)>>;
+
+    /// Keeps these records, or removes them; all or none, and durable when this returns.
+    fn save(&self, changed: &[(Mac, Option<Record>)]) -> Result<()>;
+}
+
+/// An embedded database in one file.
+pub(super) struct Redb(Database);
+
+impl Redb {
+    /// The database at `path`, made if it is missing. `Refused` if another process has it open.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let opened = Database::create(path).map_err(|error| {
+            let kind = match &error {
+                DatabaseError::DatabaseAlreadyOpen => ErrorKind::Refused,
+                DatabaseError::Storage(redb::StorageError::Corrupted(_)) => ErrorKind::Corrupt,
+                _ => ErrorKind::Io,
+            };
+            Error::from_source(kind, format!("open the table of machines `{}`", path.display()), error)
+        });
+        opened.map(Self)
+    }
+}
+
+fn failed(error: impl Into<redb::Error>) -> Error {
+    Error::from_source(ErrorKind::Io, "keep the table of machines", error.into())
+}
+
+impl Ledger for Redb {
+    fn load(&self) -> Result<Vec<(Mac, Record)>> {
+        let read = self.0.begin_read().map_err(failed)?;
+        let table = match read.open_table(MACHINES) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+            opened => opened.map_err(failed)?,
+        };
+        let mut records = Vec::new();
+        for entry in table.iter().map_err(failed)? {
+            let (mac, record) = entry.map_err(failed)?;
+            let damaged = |what: &str| {
+                Error::new(ErrorKind::Corrupt, format!("the record of machine `{}` {what}", mac.value()))
+            };
+            let record = serde_json::from_slice(record.value()).map_err(|_| damaged("can't be read"))?;
+            records.push((mac.value().parse().map_err(|_| damaged("has no address"))?, record));
+        }
+        Ok(records)
+    }
+
+    fn save(&self, changed: &[(Mac, Option<Record>)]) -> Result<()> {
+        let write = self.0.begin_write().map_err(failed)?;
+        {
+            let mut table = write.open_table(MACHINES).map_err(failed)?;
+            for (mac, record) in changed {
+                let mac = mac.to_string();
+                match record {
+                    Some(record) => {
+                        let bytes = serde_json::to_vec(record).expect("a record has a form in JSON");
+                        table.insert(mac.as_str(), bytes.as_slice()).map_err(failed)?;
+                    }
+                    None => drop(table.remove(mac.as_str()).map_err(failed)?),
+                }
+            }
+        }
+        write.commit().map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_and_the_file_has_one_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("machines.redb");
+        let (one, two) = (Mac([1; 6]), Mac([2; 6]));
+        let named = |name: &str| Record { name: Some(name.to_owned()), ..Record::default() };
+        {
+            let ledger = Redb::open(&path).unwrap();
+            assert!(ledger.load().unwrap().is_empty());
+            ledger.save(&[(one, Some(named("a"))), (two, Some(named("b")))]).unwrap();
+            ledger.save(&[(two, None), (one, Some(named("c")))]).unwrap();
+            let other = Redb::open(&path).err().unwrap();
+            assert_eq!(other.kind(), ErrorKind::Refused, "{other}");
+        }
+        assert_eq!(Redb::open(&path).unwrap().load().unwrap(), [(one, named("c"))]);
+    }
+}

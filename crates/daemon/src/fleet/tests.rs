@@ -1,0 +1,212 @@
+//! Tests what machines are told, with the time as an argument.
+
+use std::time::Duration;
+
+use base::{ErrorKind, Instant};
+use net::api::{
+    After, DeployRequest, DiskFacts, JobOutcome, JobStage, MachineChange, MachineFacts, NewMachine,
+};
+use net::netboot::Mac;
+
+use super::table::{Call, Step, Table, Task};
+
+const ONE: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
+const TWO: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
+
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+fn facts(mac: Mac) -> MachineFacts {
+    let disk = DiskFacts { path: "/dev/sda".into(), size_bytes: 1 << 30, serial: None, model: None };
+    MachineFacts {
+        mac: mac.to_string(),
+        serial: None,
+        product: None,
+        memory_bytes: 1 << 30,
+        firmware: "uefi".into(),
+        disks: vec![disk],
+    }
+}
+
+/// What a machine with `key` is told, which has shown that it has it.
+fn told(table: &mut Table, mac: Mac, key: &str, outcome: Option<&JobOutcome>, seconds: u64) -> Task {
+    let call = Call { facts: &facts(mac), key, outcome, proven: true, nonce: "n".into() };
+    table.call(mac, call, at(seconds)).unwrap().task
+}
+
+fn words(list: &[&str]) -> Vec<String> {
+    list.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn deploy(table: &mut Table, machines: &[&str], seconds: u64) -> base::Result<()> {
+    let request = DeployRequest {
+        reference: "web".into(),
+        machines: words(machines),
+        disk: None,
+        after: After::default(),
+        wake: false,
+    };
+    table.deploy(&request, "web@3", at(seconds)).map(drop)
+}
+
+fn admit(table: &mut Table, machines: &[&str]) {
+    table.apply(&MachineChange::Admit { machines: words(machines) }, at(0)).unwrap();
+}
+
+fn stage(table: &Table, mac: Mac) -> JobStage {
+    let all = table.list(at(1000)).machines;
+    all.iter().find(|machine| machine.mac == mac.to_string()).unwrap().job.as_ref().unwrap().stage
+}
+
+#[test]
+fn a_machine_is_admitted_gets_its_job_once_and_starts_from_its_disk() {
+    let mut table = Table::of(Vec::new(), at(0));
+    assert!(table.boots_ours(ONE), "a stranger is asked who it is");
+    let Task::Wait(why) = told(&mut table, ONE, "k", None, 1) else { panic!("a stranger gets a job") };
+    assert!(why.contains("diskcast hosts admit 52:54:00:00:00:01"), "{why}");
+    assert_eq!(deploy(&mut table, &["52:54:00:00:00:01"], 2).unwrap_err().kind(), ErrorKind::Refused);
+    admit(&mut table, &["52:54:00:00:00:01"]);
+    assert_eq!(told(&mut table, ONE, "k", None, 3), Task::Wait("nothing to do".into()));
+    assert!(!table.boots_ours(ONE));
+    deploy(&mut table, &["*"], 4).unwrap();
+    assert!(table.boots_ours(ONE));
+    let Task::Install(job) = told(&mut table, ONE, "k", None, 5) else { panic!("no job") };
+    assert_eq!((job.reference.as_str(), stage(&table, ONE)), ("web@3", JobStage::Taken));
+    assert_eq!(deploy(&mut table, &["*"], 6).unwrap_err().kind(), ErrorKind::Refused, "it is at work");
+    let done = JobOutcome { job: job.job, failure: None };
+    assert_eq!(told(&mut table, ONE, "k", Some(&done), 7), Task::Start);
+    // It boots again, and is not installed again.
+    assert!(!table.boots_ours(ONE));
+    assert_eq!(stage(&table, ONE), JobStage::Installed);
+    table.seen(ONE, Step::Firmware, at(8));
+    assert_eq!(stage(&table, ONE), JobStage::Installed);
+    table.seen(ONE, Step::System, at(9));
+    assert_eq!(stage(&table, ONE), JobStage::Back);
+}
+
+#[test]
+fn who_has_no_proof_or_another_key_gets_nothing() {
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    deploy(&mut table, &["one"], 1).unwrap();
+    let facts = facts(ONE);
+    let unproven = Call { facts: &facts, key: "k", outcome: None, proven: false, nonce: "n".into() };
+    let decision = table.call(ONE, unproven, at(2)).unwrap();
+    assert!(matches!(decision.task, Task::Wait(_)) && table.nonce(ONE) == Some("n"));
+    assert!(matches!(told(&mut table, ONE, "k", None, 3), Task::Install(_)));
+    // While it is at work, another machine says that it is the same one: it gets no token, and ends no job.
+    let job = table.list(at(3)).machines[0].job.as_ref().unwrap().job;
+    let lie = JobOutcome { job, failure: Some("no".into()) };
+    let Task::Wait(why) = told(&mut table, ONE, "other", Some(&lie), 4) else { panic!("a liar gets a job") };
+    assert!(why.contains("another machine"), "{why}");
+    assert_eq!(stage(&table, ONE), JobStage::Taken);
+    // After a while of silence it may have been started again, with a new key.
+    assert!(matches!(told(&mut table, ONE, "new", None, 100), Task::Install(_)));
+}
+
+fn admit_new(table: &mut Table) {
+    let machine = |mac: Mac, name: &str| NewMachine {
+        mac: mac.to_string(),
+        name: Some(name.to_owned()),
+        groups: Some(vec!["lab".to_owned()]),
+    };
+    let machines = vec![machine(ONE, "one"), machine(TWO, "two")];
+    table.apply(&MachineChange::Add { machines }, at(0)).unwrap();
+}
+
+#[test]
+fn a_machine_that_falls_silent_is_named_once_and_goes_on_later() {
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    deploy(&mut table, &["lab"], 1).unwrap();
+    for mac in [ONE, TWO] {
+        assert!(matches!(told(&mut table, mac, "k", None, 2), Task::Install(_)));
+    }
+    told(&mut table, TWO, "k", None, 50);
+    assert!(table.sweep(at(60)).is_empty());
+    assert_eq!(table.sweep(at(70)), [ONE]);
+    assert!(table.sweep(at(71)).is_empty());
+    assert_eq!((stage(&table, ONE), stage(&table, TWO)), (JobStage::Lost, JobStage::Taken));
+    assert!(table.boots_ours(ONE));
+    assert!(matches!(told(&mut table, ONE, "after a restart", None, 80), Task::Install(_)));
+    assert_eq!(stage(&table, ONE), JobStage::Taken);
+}
+
+#[test]
+fn a_restart_of_the_server_loses_no_job() {
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    deploy(&mut table, &["lab"], 1).unwrap();
+    let Task::Install(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
+    let records = table.take_changed().into_iter().map(|(mac, record)| (mac, record.unwrap())).collect();
+    assert!(table.take_changed().is_empty());
+
+    let mut table = Table::of(records, at(0));
+    assert_eq!((stage(&table, ONE), stage(&table, TWO)), (JobStage::Taken, JobStage::Queued));
+    // Its machine is at work: it is not lost at once, and ends its job.
+    assert!(table.sweep(at(30)).is_empty());
+    let done = JobOutcome { job: job.job, failure: Some("the disk is too small".into()) };
+    let Task::Wait(why) = told(&mut table, ONE, "k", Some(&done), 40) else { panic!("a job again") };
+    assert!(why.contains("the disk is too small"), "{why}");
+    // The number of a job is never used again.
+    deploy(&mut table, &["one"], 41).unwrap();
+    let Task::Install(next) = told(&mut table, ONE, "k", None, 42) else { panic!("no job") };
+    assert!(next.job > job.job);
+}
+
+#[test]
+fn an_open_window_admits_for_a_time_and_strangers_do_not_fill_the_table() {
+    let mut table = Table::of(Vec::new(), at(0));
+    table.apply(&MachineChange::Open { seconds: 60 }, at(10)).unwrap();
+    assert_eq!(told(&mut table, ONE, "k", None, 69), Task::Wait("nothing to do".into()));
+    assert!(matches!(told(&mut table, TWO, "k", None, 70), Task::Wait(why) if why.contains("admit")));
+    let mac = |number: u32| {
+        Mac([
+            2,
+            0,
+            number.to_be_bytes()[0],
+            number.to_be_bytes()[1],
+            number.to_be_bytes()[2],
+            number.to_be_bytes()[3],
+        ])
+    };
+    for number in 0..2000 {
+        table.seen(mac(number), Step::Firmware, at(71));
+    }
+    assert!(table.list(at(71)).machines.len() <= 1001);
+    let facts = facts(mac(1999));
+    let call = Call { facts: &facts, key: "k", outcome: None, proven: true, nonce: "n".into() };
+    assert_eq!(table.call(mac(1999), call, at(72)).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(told(&mut table, ONE, "k", None, 73), Task::Wait("nothing to do".into()));
+}
+
+#[test]
+fn an_administrators_mistakes_change_nothing() {
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    table.take_changed();
+    let add = |name: &str| MachineChange::Add {
+        machines: vec![NewMachine {
+            mac: "52:54:00:00:00:09".into(),
+            name: Some(name.to_owned()),
+            groups: None,
+        }],
+    };
+    for (name, kind) in [("one", ErrorKind::Invalid), ("a b", ErrorKind::Invalid), ("", ErrorKind::Invalid)] {
+        assert_eq!(table.apply(&add(name), at(1)).unwrap_err().kind(), kind, "{name}");
+    }
+    let unknown = MachineChange::Remove { machines: words(&["one", "three"]) };
+    assert_eq!(table.apply(&unknown, at(1)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(deploy(&mut table, &["one", "three"], 1).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(table.take_changed().is_empty());
+    assert_eq!(table.list(at(1)).machines.len(), 2);
+    let remove = MachineChange::Remove { machines: words(&["lab"]) };
+    assert_eq!(table.apply(&remove, at(1)).unwrap().len(), 2);
+    assert!(table.take_changed().iter().all(|(_, record)| record.is_none()));
+    // A machine that says too much.
+    let mut facts = facts(ONE);
+    facts.serial = Some("x".repeat(5000));
+    let call = Call { facts: &facts, key: "k", outcome: None, proven: true, nonce: "n".into() };
+    assert_eq!(table.call(ONE, call, at(2)).unwrap_err().kind(), ErrorKind::Invalid);
+}

@@ -1,0 +1,48 @@
+//! Requests about machines that boot from the network.
+
+use base::Result;
+use reqwest::Method;
+use serde::Serialize;
+
+use super::{Body, Client};
+use crate::api::{
+    self, DeployRequest, Deployment, MachineAnswer, MachineCall, MachineChange, MachineStatus, Machines,
+};
+
+fn json(value: &impl Serialize) -> Body {
+    Body::Json(serde_json::to_vec(value).expect("a request is plain data"))
+}
+
+impl Client {
+    /// Asks what this machine, which booted from the network, is to do. Needs no token.
+    ///
+    /// # Errors
+    /// As [`Self::images`].
+    pub fn call_of_machine(&self, call: &MachineCall) -> Result<MachineAnswer> {
+        self.json(Method::POST, &api::path::machine_call(), json(call))
+    }
+
+    /// All machines that boot from the network.
+    ///
+    /// # Errors
+    /// `Denied` unless the token is an administrator's; as [`Self::images`].
+    pub fn machines(&self) -> Result<Machines> {
+        self.json(Method::GET, &api::path::machines(), Body::None)
+    }
+
+    /// Changes the table of machines. Returns those that the change is about.
+    ///
+    /// # Errors
+    /// `NotFound` if a name means no machine; as [`Self::machines`].
+    pub fn change_machines(&self, change: &MachineChange) -> Result<Vec<MachineStatus>> {
+        self.json(Method::POST, &api::path::machine_changes(), json(change))
+    }
+
+    /// Gives machines a job.
+    ///
+    /// # Errors
+    /// `Refused`, with nothing changed, if one of them may not have it; as [`Self::machines`].
+    pub fn deploy(&self, request: &DeployRequest) -> Result<Deployment> {
+        self.json(Method::POST, &api::path::deployments(), json(request))
+    }
+}
