@@ -30,6 +30,10 @@ const WORDS_BYTES_MAX: usize = 1500;
 /// The system in memory runs this (`diskcast boot-image`). It tells the server what this machine is, waits until an
 /// administrator has admitted it and given it a job, installs the image, and starts from the disk.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast agent --interface eth0
+  diskcast agent --interface eth0 --server https://10.0.0.1:7717 --pin FINGERPRINT --stay")]
 pub(crate) struct Args {
     /// Network interface from which the machine booted
     #[arg(long, value_name = "NAME")]
