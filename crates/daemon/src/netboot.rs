@@ -56,7 +56,6 @@ pub(crate) fn start(
     })?;
     let scheme = if here.fingerprint.is_some() { "https" } else { "http" };
     let site = Site {
-        boot_address: address,
         url: format!("{scheme}://{address}:{}", here.port),
         fingerprint: here.fingerprint,
         kernel_parameters: settings.kernel_parameters.clone(),

@@ -46,8 +46,6 @@ exit
 /// Where machines find the server.
 #[derive(Debug, Clone)]
 pub(crate) struct Site {
-    /// The address of the server where machines boot, for HTTP.
-    pub boot_address: std::net::Ipv4Addr,
     /// `https://ADDRESS:PORT`
     pub url: String,
     /// Its certificate; `None` without TLS.
@@ -89,17 +87,15 @@ impl ServedFiles {
         if !self.fleet.boots_ours(mac) {
             return START.to_owned();
         }
-        let Site { boot_address, url, fingerprint, kernel_parameters } = &self.site;
+        let Site { url, fingerprint, kernel_parameters } = &self.site;
         let card = mac.to_string().replace(':', "-");
         let pin = fingerprint.map(|pin| format!(" diskcast.pin={pin}")).unwrap_or_default();
         let words = format!("diskcast.server={url}{pin} BOOTIF=01-{card} panic=30 {kernel_parameters}");
-        // Debian's signed GRUB knows no HTTP, and goes on with TFTP.
+        // By TFTP: Debian's signed GRUB knows no HTTP, and GRUB for BIOS gets stuck in it after some megabytes.
         format!(
             "echo 'diskcast: loading the system in memory'\n\
-             set from=($root)\n\
-             if [ \"$grub_platform\" = pc ]; then set from=(http,{boot_address}); fi\n\
-             linux $from/vmlinuz {words}\n\
-             initrd $from/initrd.img\n\
+             linux ($root)/vmlinuz {words}\n\
+             initrd ($root)/initrd.img\n\
              boot\n"
         )
     }

@@ -1,5 +1,7 @@
 //! What the table of machines keeps through restarts.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
@@ -26,7 +28,13 @@ pub(super) struct Redb(Database);
 impl Redb {
     /// The database at `path`, made if it is missing. `Refused` if another process has it open.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let opened = Database::create(path).map_err(|error| {
+        // It says which machines there are, and who has admitted them: for its owner alone.
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+        let file = file.map_err(|error| {
+            Error::from_io(format!("open the table of machines `{}`", path.display()), error)
+        })?;
+        let opened = Database::builder().create_file(file).map_err(|error| {
             let kind = match &error {
                 DatabaseError::DatabaseAlreadyOpen => ErrorKind::Refused,
                 DatabaseError::Storage(redb::StorageError::Corrupted(_)) => ErrorKind::Corrupt,
