@@ -6,6 +6,7 @@ use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
 use net::netboot::Mac;
+use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
 use super::table::Record;
@@ -34,14 +35,16 @@ impl Redb {
         let file = file.map_err(|error| {
             Error::from_io(format!("open the table of machines `{}`", path.display()), error)
         })?;
-        let opened = Database::builder().create_file(file).map_err(|error| {
-            let kind = match &error {
-                DatabaseError::DatabaseAlreadyOpen => ErrorKind::Refused,
-                DatabaseError::Storage(redb::StorageError::Corrupted(_)) => ErrorKind::Corrupt,
-                _ => ErrorKind::Io,
-            };
-            Error::from_source(kind, format!("open the table of machines `{}`", path.display()), error)
-        });
+        let opened = FileBackend::new(file)
+            .and_then(|file| Database::builder().create_with_backend(file))
+            .map_err(|error| {
+                let kind = match &error {
+                    DatabaseError::DatabaseAlreadyOpen => ErrorKind::Refused,
+                    DatabaseError::Storage(redb::StorageError::Corrupted(_)) => ErrorKind::Corrupt,
+                    _ => ErrorKind::Io,
+                };
+                Error::from_source(kind, format!("open the table of machines `{}`", path.display()), error)
+            });
         opened.map(Self)
     }
 }
