@@ -98,13 +98,9 @@ pub(crate) fn manager(
     if access.token_file.is_some() || std::env::var_os(VARIABLE).is_some() {
         return client(server, access, keys, Stop::new(), output);
     }
-    let path = match &state.state {
-        Some(path) => path.clone(),
-        None => repository::default_state_folder()?,
-    };
     let explain =
         |error| Failure::from(error).hint("run this on the server, as its user, or give --token-file");
-    let folder = daemon::state::StateFolder::of_server(&path).map_err(explain)?;
+    let folder = daemon::state::StateFolder::of_server(&repository::state_folder(state)?).map_err(explain)?;
     let claims = Claims {
         images: vec!["*".to_owned()],
         right: Right::Manage,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::ErrorKind;
 use store::{Cache, CacheSetting, Location, Reference, Repository, S3Access, ScrubSetting, Setting, Stamp};
 
-use crate::args::Global;
+use crate::args::{Global, StateFolder};
 use crate::exit::{Exit, Failure, Result};
 use crate::keys;
 
@@ -154,8 +154,13 @@ pub(crate) fn written_folders(global: &Global) -> Result<Vec<PathBuf>> {
     })
 }
 
+/// The folder of a server's state: the one that was named, else the default.
+pub(crate) fn state_folder(named: &StateFolder) -> Result<PathBuf> {
+    named.state.clone().map_or_else(default_state_folder, Ok)
+}
+
 /// Default folder of the server's certificate and secret.
-pub(crate) fn default_state_folder() -> Result<PathBuf> {
+fn default_state_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("server"))
 }
 

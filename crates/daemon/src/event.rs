@@ -102,6 +102,11 @@ pub enum Event {
         /// The address of its network card.
         machine: String,
     },
+    /// Machines can't boot from the network any more.
+    NetbootFailed {
+        /// The whole chain of causes.
+        error: String,
+    },
     /// A request failed, and not because of its client.
     RequestFailed {
         /// Method and path.
@@ -163,6 +168,7 @@ impl fmt::Display for Event {
                 write!(f, "machine {machine} failed: {why}")
             }
             Self::MachineLost { machine } => write!(f, "machine {machine} fell silent while it installed"),
+            Self::NetbootFailed { error } => write!(f, "machines can't boot from here any more: {error}"),
             Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),
         }
     }

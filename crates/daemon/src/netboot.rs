@@ -1,7 +1,7 @@
 //! Starts what machines boot from: DHCP, TFTP, and the boot files by HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use crate::event::{Event, Log};
 use crate::fleet::{Fleet, ServedFiles, Site, Step};
 
-/// Where firmware and boot loaders look for HTTP: GRUB 2.06 knows no other port.
+/// Where firmware that boots by HTTP looks, and loaders of other makers.
 const HTTP_PORT: u16 = 80;
 
 /// How machines boot from the network.
@@ -42,18 +42,35 @@ pub(crate) struct Here {
     pub log: Log,
 }
 
-/// Starts all servers. Returns also the listener for [`router`], and what it serves.
+/// Machines that boot from the network, and what they are served by until this is dropped.
+pub(crate) struct Boots {
+    /// The machines, and their jobs.
+    pub fleet: Arc<Fleet>,
+    interface: String,
+    _servers: Netboot,
+}
+
+impl Boots {
+    /// Wakes the machine with the network card `mac`.
+    pub(crate) fn wake(&self, mac: &str) -> Result<()> {
+        net::netboot::wake(&self.interface, mac.parse()?)
+    }
+}
+
+/// Starts all servers; the table of machines is in the folder `state`. Returns also the listener for [`router`], and
+/// what it serves.
 pub(crate) fn start(
     settings: &NetbootSettings,
-    fleet: &Arc<Fleet>,
+    state: &Path,
     here: Here,
     runtime: &Runtime,
-) -> Result<(Netboot, TcpListener, Arc<dyn BootFiles>)> {
+) -> Result<(Boots, TcpListener, Arc<dyn BootFiles>)> {
     let interface = interface::choose(&settings.interface)?;
     let address = interface.ipv4().ok_or_else(|| {
         let text = format!("interface `{}` has no IPv4 address, by which machines boot", settings.interface);
         Error::new(ErrorKind::Invalid, text)
     })?;
+    let fleet = Fleet::open(state)?;
     let scheme = if here.fingerprint.is_some() { "https" } else { "http" };
     let site = Site {
         url: format!("{scheme}://{address}:{}", here.port),
@@ -76,10 +93,11 @@ pub(crate) fn start(
                 error,
             )
         })?;
-    let (fleet, log) = (fleet.clone(), here.log);
-    let tell = move |event: NetbootEvent| told(&event, &fleet, &log);
-    let options = NetbootOptions { interface, leases, files: files.clone(), tell: Arc::new(tell) };
-    Ok((Netboot::start(options)?, http, files))
+    let (seen, name) = (fleet.clone(), interface.name.clone());
+    let tell = Arc::new(move |event: NetbootEvent| told(&event, &seen, &here.log));
+    let options = NetbootOptions { interface, address, leases, files: files.clone(), tell };
+    let boots = Boots { fleet, interface: name, _servers: Netboot::start(options)? };
+    Ok((boots, http, files))
 }
 
 /// Keeps in mind what machines do, and logs it.
@@ -105,6 +123,7 @@ fn told(event: &NetbootEvent, fleet: &Fleet, log: &Log) {
         NetbootEvent::File(FileEvent::Silent(address, name)) => {
             (address.to_string(), format!("fell silent while it read {name}"))
         }
+        NetbootEvent::Failed(error) => return log(&Event::NetbootFailed { error: error.clone() }),
         NetbootEvent::File(FileEvent::Ends(..) | FileEvent::Missing(..)) => return,
     };
     log(&Event::MachineBoots { machine, what });

@@ -16,7 +16,6 @@ use tokio::task::JoinHandle;
 use crate::api::{self, App};
 use crate::clock;
 use crate::event::{Event, Log};
-use crate::fleet::Fleet;
 use crate::groups::MulticastOptions;
 use crate::identity::Identity;
 use crate::join::Join;
@@ -66,7 +65,6 @@ pub struct Server {
     app: Arc<App>,
     stop: watch::Sender<bool>,
     listener: Option<JoinHandle<()>>,
-    boots: Option<net::netboot::Netboot>,
     runtime: Option<Runtime>,
 }
 
@@ -98,38 +96,23 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     let probes = Probes::new(options.multicast.clone());
     let sessions =
         Sessions::new(options.repository.clone(), options.multicast, clock::epoch(), options.log.clone());
+    let (stop, stopped) = watch::channel(false);
+    let mut boots = None;
+    if let Some(settings) = &options.netboot {
+        let here = netboot::Here { port: address.port(), fingerprint, log: options.log.clone() };
+        let (started, http, files) = netboot::start(settings, &options.state, here, &runtime)?;
+        runtime.spawn(listener::serve(http, None, netboot::router(files), stopped.clone()));
+        boots = Some(started);
+    }
     // Only after the bind: a server that cannot start must not overwrite the token file of the one that already runs.
     let (lifetime, out) = (options.token_lifetime, options.token_out);
     let join = Join::begin(&authority, fingerprint, lifetime, out, clock::unix_seconds())?;
     let join_token = join.token();
     let swarms = Swarms::start(&state.secret()?, address, options.places);
-    let fleet = Fleet::open(&options.state);
-    let boot_interface = options.netboot.as_ref().map(|settings| settings.interface.clone());
-    let (stop, stopped) = watch::channel(false);
-    let boots = match (&options.netboot, &fleet) {
-        (None, _) => None,
-        (Some(settings), Ok(fleet)) => {
-            let here = netboot::Here { port: address.port(), fingerprint, log: options.log.clone() };
-            let (boots, http, files) = netboot::start(settings, fleet, here, &runtime)?;
-            runtime.spawn(listener::serve(http, None, netboot::router(files), stopped.clone()));
-            Some(boots)
-        }
-        (Some(_), Err(_)) => return Err(fleet.err().expect("it is an error")),
-    };
-    let fleet = fleet.map_err(|error| error.to_string());
-    let log = options.log;
-    let app = App::new(
-        options.repository,
-        authority,
-        join,
-        (sessions, swarms),
-        probes,
-        log,
-        (fleet, boot_interface),
-    );
+    let app = App::new(options.repository, authority, join, (sessions, swarms), probes, boots, options.log);
     runtime.spawn(sweep(app.clone()));
     let listener = runtime.spawn(listener::serve(listener, tls, api::router(app.clone()), stopped));
-    Ok(Server { address, join_token, app, stop, listener: Some(listener), boots, runtime: Some(runtime) })
+    Ok(Server { address, join_token, app, stop, listener: Some(listener), runtime: Some(runtime) })
 }
 
 /// Regular work of a running server. It ends with the runtime.
@@ -145,7 +128,7 @@ async fn sweep(app: Arc<App>) {
             if sweeps.is_multiple_of(SWEEPS_PER_REPORT) {
                 app.sessions.log_running();
             }
-            for mac in app.fleet.iter().flat_map(|fleet| fleet.sweep()) {
+            for mac in app.boots.iter().flat_map(|boots| boots.fleet.sweep()) {
                 (app.log)(&Event::MachineLost { machine: mac.to_string() });
             }
             let event = app.join.tend(&app.authority, clock::unix_seconds());
@@ -193,8 +176,6 @@ impl Server {
     fn end(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         self.stop.send_replace(true);
-        // What failed in it was told when it did.
-        drop(self.boots.take().map(net::netboot::Netboot::stop));
         self.app.sessions.end();
         self.app.probes.end();
         if let Some(listener) = self.listener.take() {

@@ -1,7 +1,8 @@
 //! Hexadecimal text of short byte strings.
 
 /// `bytes` as lower-case hexadecimal digits.
-pub(crate) fn encode(bytes: &[u8]) -> String {
+#[must_use]
+pub fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

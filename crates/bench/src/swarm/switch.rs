@@ -129,7 +129,8 @@ fn userspace(_: &Context) -> Result<Vec<Figure>> {
 
 #[cfg(feature = "ebpf")]
 fn kernel(_: &Context) -> Result<Vec<Figure>> {
-    use net::switch::frame::{Datagram, Mac, write};
+    use net::mac::Mac;
+    use net::switch::frame::{Datagram, write};
 
     let address = |text: &str| -> Result<SocketAddr> { Ok(text.parse()?) };
     let (from, server) = (address("10.77.0.9:7700")?, address("10.77.0.1:7717")?);

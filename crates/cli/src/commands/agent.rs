@@ -12,6 +12,7 @@ use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use net::machine_key::MachineKey;
 use net::token::{Fingerprint, JoinToken, Secret};
+use parking_lot::Mutex;
 
 use super::Context;
 use crate::exit::{Exit, Failure, Result};
@@ -72,6 +73,8 @@ struct Agent<'a> {
     fingerprint: Option<Fingerprint>,
     key: MachineKey,
     facts: MachineFacts,
+    /// What the next call signs.
+    nonce: Mutex<Option<String>>,
     stay: bool,
 }
 
@@ -90,62 +93,66 @@ impl<'a> Agent<'a> {
         let fingerprint = token.fingerprint;
         let client = Client::connect(server, &token, options)?;
         let facts = facts(&args.interface)?;
-        Ok(Self { context, client, fingerprint, key: MachineKey::draw()?, facts, stay: args.stay })
+        let (key, nonce) = (MachineKey::draw()?, Mutex::default());
+        Ok(Self { context, client, fingerprint, key, facts, nonce, stay: args.stay })
     }
 
     fn run(&self) -> Result<()> {
         let output = self.context.output;
         output.note(&format!("this machine is {}", describe(&self.facts)));
-        let (mut nonce, mut outcome, mut told) = (None, None, String::new());
+        let (mut outcome, mut told) = (None::<JobOutcome>, String::new());
         loop {
-            let answer = self.call(nonce.as_deref(), outcome.take())?;
-            nonce = Some(answer.nonce.clone());
-            match answer.order.clone() {
+            let answer = self.call(None, outcome.as_ref())?;
+            let again = Duration::from_millis(answer.again_ms);
+            match answer.order {
                 Order::Wait { why } => {
                     if why != told {
                         output.note(&format!("waiting: {why}"));
                         told = why;
                     }
-                    Stop::new().pause(Duration::from_millis(answer.again_ms));
+                    Stop::new().pause(again);
                 }
                 Order::Start => return self.start(),
+                // The server has not heard yet what became of it: it was restarted, or the call was the first one.
+                Order::Install { job, .. } if outcome.as_ref().is_some_and(|outcome| outcome.job == job) => {
+                    Stop::new().pause(again);
+                }
                 Order::Install { job, reference, disk, after, secret } => {
-                    let name = answer.name.as_deref();
                     output.note(&format!("installing {reference}"));
-                    let done = self.install(&answer, || {
-                        let rule = disk.as_deref().unwrap_or(ONLY_DISK);
-                        self.fetch(&reference, rule, &secret, after, name)
-                    });
+                    let rule = disk.as_deref().unwrap_or(ONLY_DISK);
+                    let name = answer.name.as_deref();
+                    let done = self.at_work(job, || self.fetch(&reference, rule, &secret, after, name));
                     let failure = done.err().map(|failure| failure.message);
                     if let Some(why) = &failure {
                         output.warning(why);
                     }
                     outcome = Some(JobOutcome { job, failure });
-                    // The nonce was used up by the calls meanwhile.
-                    nonce = Some(self.call(None, None)?.nonce);
                 }
             }
         }
     }
 
-    fn call(&self, nonce: Option<&str>, outcome: Option<JobOutcome>) -> Result<MachineAnswer> {
-        let signature = nonce.map(|nonce| self.key.sign(nonce, &self.facts.mac));
-        let call = MachineCall { facts: self.facts.clone(), key: self.key.public(), signature, outcome };
-        Ok(self.client.call_of_machine(&call)?)
+    /// Asks what to do. Each call signs the nonce of the one before, so one waits for the other.
+    fn call(&self, working: Option<u64>, outcome: Option<&JobOutcome>) -> Result<MachineAnswer> {
+        let mut nonce = self.nonce.lock();
+        let signature = nonce.take().map(|nonce| self.key.sign(&nonce, &self.facts.mac));
+        let (facts, key, outcome) = (self.facts.clone(), self.key.public(), outcome.cloned());
+        let call = MachineCall { facts, key, signature, working, outcome };
+        let answer = self.client.call_of_machine(&call)?;
+        *nonce = Some(answer.nonce.clone());
+        Ok(answer)
     }
 
     /// Does `work`, and calls the server meanwhile, so that it knows that this machine lives.
-    fn install(&self, answer: &MachineAnswer, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn at_work(&self, job: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let stop = Stop::new();
         std::thread::scope(|scope| {
-            let beat = || {
-                let mut nonce = Some(answer.nonce.clone());
+            scope.spawn(|| {
                 while stop.pause(HEARTBEAT) {
                     // A server that is away for a while is no reason to stop.
-                    nonce = self.call(nonce.as_deref(), None).ok().map(|answer| answer.nonce);
+                    let _ = self.call(Some(job), None);
                 }
-            };
-            scope.spawn(beat);
+            });
             let done = work();
             stop.stop();
             done
@@ -190,8 +197,7 @@ impl<'a> Agent<'a> {
         if child.wait()?.success() {
             return Ok(());
         }
-        let end = (0..=WORDS_BYTES_MAX.min(words.len())).rev().find(|end| words.is_char_boundary(*end));
-        words.truncate(end.unwrap_or(0));
+        words.truncate(words.floor_char_boundary(WORDS_BYTES_MAX));
         Err(Failure::new(
             Exit::Failed,
             if words.is_empty() { "the fetch ended without a word" } else { &words },

@@ -151,7 +151,7 @@ fn parse(text: &str) -> Result<Vec<NewMachine>> {
     let machine = |line: &str| {
         let mut fields = line.split(',').map(str::trim);
         let mac = fields.next().unwrap_or_default();
-        if mac.parse::<net::netboot::Mac>().is_err() {
+        if mac.parse::<net::mac::Mac>().is_err() {
             let text = format!("`{line}` does not begin with the address of a network card");
             return Err(Failure::new(Exit::Usage, text));
         }

@@ -80,10 +80,7 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     args.interface.as_deref().map(interface::choose).transpose()?;
     let repository = Arc::new(repository::open_or_create(&context.global)?);
-    let state = match &args.state.state {
-        Some(path) => path.clone(),
-        None => repository::default_state_folder()?,
-    };
+    let state = repository::state_folder(&args.state)?;
     let output = context.output;
     let images = repository.images()?.len();
     let name = repository.name().to_owned();

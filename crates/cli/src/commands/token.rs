@@ -82,11 +82,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 }
 
 fn folder(option: &StateOption) -> Result<StateFolder> {
-    let path = match &option.state {
-        Some(path) => path.clone(),
-        None => repository::default_state_folder()?,
-    };
-    StateFolder::of_server(&path).map_err(|error| {
+    StateFolder::of_server(&repository::state_folder(option)?).map_err(|error| {
         Failure::from(error)
             .hint("run this on the server, as its user, after `diskcast serve`; --state names its folder")
     })

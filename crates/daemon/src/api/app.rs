@@ -15,10 +15,10 @@ use crate::boot_exchange::Reads;
 use crate::clock;
 use crate::crowd::Shares;
 use crate::event::Log;
-use crate::fleet::Fleet;
 use crate::hosts::Hosts;
 use crate::join::Join;
 use crate::metrics::Metrics;
+use crate::netboot::Boots;
 use crate::probes::Probes;
 use crate::publications::Publications;
 use crate::reach::Reach;
@@ -59,10 +59,8 @@ pub(crate) struct App {
     pub reads: Reads,
     pub metrics: Metrics,
     pub log: Log,
-    /// The machines that boot from the network; why there are none.
-    pub fleet: Result<Arc<Fleet>, String>,
-    /// Where they boot.
-    pub boot_interface: Option<String>,
+    /// The machines that boot from the network, if any do.
+    pub boots: Option<Boots>,
     /// When the repository was last found readable.
     pub(super) ready_at: Mutex<Option<Instant>>,
     pub(super) requests: Semaphore,
@@ -81,8 +79,8 @@ impl App {
         join: Join,
         (sessions, swarms): (Arc<Sessions>, Swarms),
         probes: Probes,
+        boots: Option<Boots>,
         log: Log,
-        (fleet, boot_interface): (Result<Arc<Fleet>, String>, Option<String>),
     ) -> Arc<Self> {
         Arc::new(Self {
             repository,
@@ -99,8 +97,7 @@ impl App {
             reads: Reads::new(clock::epoch()),
             metrics: Metrics::new(),
             log,
-            fleet,
-            boot_interface,
+            boots,
             ready_at: Mutex::default(),
             requests: Semaphore::new(REQUESTS_MAX),
             threads: Semaphore::new(REPOSITORY_THREADS_MAX),
@@ -109,17 +106,6 @@ impl App {
             memory: Arc::new(Semaphore::new(MEMORY_PIECES as usize)),
             held: Shares::default(),
         })
-    }
-
-    /// Wakes the machine with this network card. `Refused` if the server knows no network on which machines boot.
-    pub(super) fn wake(&self, mac: &str) -> Result<(), Failure> {
-        let interface = self.boot_interface.as_deref().ok_or_else(|| {
-            Failure::new(
-                ProblemKind::Refused,
-                "the server wakes machines on the interface of --netboot, which it lacks",
-            )
-        })?;
-        Ok(net::netboot::wake(interface, mac.parse()?)?)
     }
 
     /// The version that a client means by `reference` and the digest of its manifest, 64 hexadecimal digits. Blocks.

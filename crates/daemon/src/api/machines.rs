@@ -21,16 +21,18 @@ use crate::authority::{Claims, Right};
 use crate::claims::TokenId;
 use crate::clock;
 use crate::event::Event;
-use crate::fleet::{Fleet, Task};
+use crate::fleet::Task;
 use crate::listener::Peer;
+use crate::netboot::Boots;
 
 /// How long the token of a job lasts, in seconds; the fetch renews it.
 const JOB_TOKEN_SECONDS: u64 = 3600;
 /// Bytes of a nonce.
 const NONCE_BYTES: usize = 32;
 
-fn fleet(app: &App) -> Result<&Arc<Fleet>, Failure> {
-    app.fleet.as_ref().map_err(|why| Failure::new(ProblemKind::Unavailable, why.clone()))
+fn boots(app: &App) -> Result<&Boots, Failure> {
+    let text = "no machine boots from this server: start it with --netboot";
+    app.boots.as_ref().ok_or_else(|| Failure::new(ProblemKind::Refused, text))
 }
 
 /// `POST machines/call`. Needs no token: a machine that boots has none, and gets one by what an administrator said.
@@ -48,8 +50,7 @@ pub(super) async fn call(
 fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<MachineAnswer, Failure> {
     let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|_| Failure::internal("the server has no random numbers"))?;
-    let nonce = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
-    let decision = fleet(app)?.call(call, nonce)?;
+    let decision = boots(app)?.fleet.call(call, net::hex::encode(&nonce))?;
     let order = match decision.task {
         Task::Wait(why) => Order::Wait { why },
         Task::Start => Order::Start,
@@ -70,7 +71,8 @@ fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<M
             Order::Install { job, reference, disk, after, secret }
         }
     };
-    if let Some(outcome) = &call.outcome {
+    // Not what somebody only says who has not shown that it is this machine.
+    if let Some(outcome) = call.outcome.as_ref().filter(|_| decision.ended) {
         let (machine, failure) = (call.facts.mac.clone(), outcome.failure.clone());
         (app.log)(&Event::MachineDone { machine, peer, failure });
     }
@@ -80,7 +82,7 @@ fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<M
 /// `GET machines`.
 pub(super) async fn list(access: Access, State(app): State<Arc<App>>) -> Result<Json<Machines>, Failure> {
     access.manages()?;
-    Ok(Json(fleet(&app)?.list()))
+    Ok(Json(boots(&app)?.fleet.list()))
 }
 
 /// `POST machines/changes`.
@@ -92,7 +94,7 @@ pub(super) async fn change(
 ) -> Result<Json<Vec<MachineStatus>>, Failure> {
     access.manages()?;
     let change: MachineChange = body::receive_json(&app, &headers, body).await?;
-    app.blocking(move |app| Ok::<_, Failure>(fleet(app)?.apply(&change)?)).await.map(Json)
+    app.blocking(move |app| Ok::<_, Failure>(boots(app)?.fleet.apply(&change)?)).await.map(Json)
 }
 
 /// `POST deployments`.
@@ -109,9 +111,10 @@ pub(super) async fn deploy(
         // A name that means nothing is told now, not by thirty machines.
         let (version, _) = app.repository.signed_manifest(&reference)?;
         let reference = format!("{}@{}", reference.image(), version.manifest.number);
-        let deployment = fleet(app)?.deploy(&request, &reference)?;
+        let boots = boots(app)?;
+        let deployment = boots.fleet.deploy(&request, &reference)?;
         if request.wake {
-            deployment.machines.iter().try_for_each(|machine| app.wake(&machine.mac))?;
+            deployment.machines.iter().try_for_each(|machine| boots.wake(&machine.mac))?;
         }
         Ok(deployment)
     };

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use net::netboot::{BootFiles, Mac};
+use net::mac::Mac;
+use net::netboot::BootFiles;
 use net::token::Fingerprint;
 
 use super::roster::Fleet;

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
-use net::netboot::Mac;
+use net::mac::Mac;
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
@@ -93,6 +93,8 @@ impl Ledger for Redb {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -108,6 +110,7 @@ mod tests {
             ledger.save(&[(two, None), (one, Some(named("c")))]).unwrap();
             let other = Redb::open(&path).err().unwrap();
             assert_eq!(other.kind(), ErrorKind::Refused, "{other}");
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o077, 0, "for its owner alone");
         }
         assert_eq!(Redb::open(&path).unwrap().load().unwrap(), [(one, named("c"))]);
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use base::Result;
 use net::api::{DeployRequest, Deployment, MachineCall, MachineChange, MachineStatus, Machines};
 use net::clock::Clock;
+use net::mac::Mac;
 use net::machine_key::is_proof;
-use net::netboot::Mac;
 use parking_lot::Mutex;
 
 use super::ledger::{Ledger, Redb};
@@ -36,7 +36,8 @@ impl Fleet {
         let done = work(&mut table)?;
         let changed = table.take_changed();
         if !changed.is_empty() {
-            self.ledger.save(&changed)?;
+            // What could not be kept is kept with the next change.
+            self.ledger.save(&changed).inspect_err(|_| table.keep_changed(&changed))?;
         }
         Ok(done)
     }
@@ -50,8 +51,12 @@ impl Fleet {
                 (Some(nonce), Some(signature)) => is_proof(&call.key, nonce, &spelled, signature),
                 _ => false,
             };
-            let MachineCall { facts, key, outcome, .. } = call;
-            table.call(mac, Call { facts, key, outcome: outcome.as_ref(), proven, nonce }, self.clock.now())
+            let MachineCall { facts, key, outcome, working, .. } = call;
+            table.call(
+                mac,
+                Call { facts, key, outcome: outcome.as_ref(), working: *working, proven, nonce },
+                self.clock.now(),
+            )
         })
     }
 

@@ -8,7 +8,7 @@ use net::api::{
     DeployRequest, Deployment, JobOutcome, JobStage, JobStatus, MachineChange, MachineFacts, MachineStatus,
     Machines, NewMachine,
 };
-use net::netboot::Mac;
+use net::mac::Mac;
 use serde::{Deserialize, Serialize};
 
 /// Most machines in the table.
@@ -81,6 +81,8 @@ pub(super) struct Call<'a> {
     pub facts: &'a MachineFacts,
     pub key: &'a str,
     pub outcome: Option<&'a JobOutcome>,
+    /// The job that it works on already, and needs no order for.
+    pub working: Option<u64>,
     /// Whether it signed the nonce of the answer before.
     pub proven: bool,
     /// What it is to sign next.
@@ -94,6 +96,8 @@ pub(crate) struct Decision {
     pub again_ms: u64,
     pub name: Option<String>,
     pub task: Task,
+    /// Whether this call ended its job.
+    pub ended: bool,
 }
 
 /// What a machine is to do.
@@ -124,6 +128,11 @@ impl Table {
         };
         let machines = records.into_iter().map(|(mac, record)| (mac, machine(record))).collect();
         Self { machines, last_job, ..Self::default() }
+    }
+
+    /// Lets records count as changed that could not be kept.
+    pub(super) fn keep_changed(&mut self, changed: &[(Mac, Option<Record>)]) {
+        self.changed.extend(changed.iter().map(|(mac, _)| *mac));
     }
 
     /// The records that have changed since the last call, `None` for those that are gone.
@@ -185,7 +194,11 @@ impl Table {
             None => (Task::Wait("one moment".to_owned()), AT_ONCE),
         };
         let again_ms = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
-        let decision = Decision { nonce: call.nonce, again_ms, name: machine.record.name.clone(), task };
+        let stage = |record: &Record| record.job.as_ref().map(|job| job.stage);
+        let ended = stage(&before) == Some(JobStage::Taken)
+            && [Some(JobStage::Installed), Some(JobStage::Failed)].contains(&stage(&machine.record));
+        let name = machine.record.name.clone();
+        let decision = Decision { nonce: call.nonce, again_ms, name, task, ended };
         if machine.record != before {
             self.changed.insert(mac);
         }
@@ -391,12 +404,18 @@ impl Machine {
             call.outcome.filter(|outcome| outcome.job == job.job && job.stage == JobStage::Taken)
         {
             job.stage = if outcome.failure.is_some() { JobStage::Failed } else { JobStage::Installed };
-            job.reason = outcome.failure.as_deref().map(|why| cut(why).to_owned());
+            job.reason = outcome
+                .failure
+                .as_deref()
+                .map(|why| why[..why.floor_char_boundary(TEXT_BYTES_MAX)].to_owned());
         }
         Some(match job.stage {
             JobStage::Queued | JobStage::Taken | JobStage::Lost => {
                 (job.stage, job.reason) = (JobStage::Taken, None);
-                Task::Install(job.clone())
+                match call.working == Some(job.job) {
+                    true => Task::Wait("at work".to_owned()),
+                    false => Task::Install(job.clone()),
+                }
             }
             JobStage::Installed | JobStage::Back => Task::Start,
             JobStage::Failed => {
@@ -449,10 +468,4 @@ fn check(facts: &MachineFacts) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Invalid, "a machine says more of itself than fits into the table"))
-}
-
-/// The beginning of a text.
-fn cut(text: &str) -> &str {
-    let end = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    &text[..end.unwrap_or(0)]
 }

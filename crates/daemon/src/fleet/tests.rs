@@ -6,7 +6,7 @@ use base::{ErrorKind, Instant};
 use net::api::{
     After, DeployRequest, DiskFacts, JobOutcome, JobStage, MachineChange, MachineFacts, NewMachine,
 };
-use net::netboot::Mac;
+use net::mac::Mac;
 
 use super::table::{Call, Step, Table, Task};
 
@@ -31,7 +31,7 @@ fn facts(mac: Mac) -> MachineFacts {
 
 /// What a machine with `key` is told, which has shown that it has it.
 fn told(table: &mut Table, mac: Mac, key: &str, outcome: Option<&JobOutcome>, seconds: u64) -> Task {
-    let call = Call { facts: &facts(mac), key, outcome, proven: true, nonce: "n".into() };
+    let call = Call { facts: &facts(mac), key, outcome, working: None, proven: true, nonce: "n".into() };
     table.call(mac, call, at(seconds)).unwrap().task
 }
 
@@ -91,7 +91,8 @@ fn who_has_no_proof_or_another_key_gets_nothing() {
     admit_new(&mut table);
     deploy(&mut table, &["one"], 1).unwrap();
     let facts = facts(ONE);
-    let unproven = Call { facts: &facts, key: "k", outcome: None, proven: false, nonce: "n".into() };
+    let unproven =
+        Call { facts: &facts, key: "k", outcome: None, working: None, proven: false, nonce: "n".into() };
     let decision = table.call(ONE, unproven, at(2)).unwrap();
     assert!(matches!(decision.task, Task::Wait(_)) && table.nonce(ONE) == Some("n"));
     assert!(matches!(told(&mut table, ONE, "k", None, 3), Task::Install(_)));
@@ -103,6 +104,29 @@ fn who_has_no_proof_or_another_key_gets_nothing() {
     assert_eq!(stage(&table, ONE), JobStage::Taken);
     // After a while of silence it may have been started again, with a new key.
     assert!(matches!(told(&mut table, ONE, "new", None, 100), Task::Install(_)));
+}
+
+#[test]
+fn a_machine_at_work_gets_no_second_order_and_only_its_own_word_ends_a_job() {
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    deploy(&mut table, &["one"], 1).unwrap();
+    let Task::Install(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
+    let facts = facts(ONE);
+    let mut say = |outcome: Option<&JobOutcome>, working: Option<u64>, proven: bool, seconds: u64| {
+        let call = Call { facts: &facts, key: "k", outcome, working, proven, nonce: "n".into() };
+        let decision = table.call(ONE, call, at(seconds)).unwrap();
+        (decision.task, decision.ended)
+    };
+    let at_work = || Task::Wait("at work".into());
+    assert_eq!(say(None, Some(job.job), true, 30), (at_work(), false));
+    // After a minute of silence it counts as lost, and goes on where it was.
+    assert_eq!(say(None, Some(job.job), true, 200), (at_work(), false));
+    assert!(matches!(say(None, None, true, 201), (Task::Install(again), false) if again.job == job.job));
+    let done = JobOutcome { job: job.job, failure: None };
+    assert!(matches!(say(Some(&done), None, false, 202), (Task::Wait(_), false)), "without a proof");
+    assert_eq!(say(Some(&done), None, true, 203), (Task::Start, true));
+    assert_eq!(say(Some(&done), None, true, 204), (Task::Start, false), "it is told once");
 }
 
 fn admit_new(table: &mut Table) {
@@ -176,7 +200,8 @@ fn an_open_window_admits_for_a_time_and_strangers_do_not_fill_the_table() {
     }
     assert!(table.list(at(71)).machines.len() <= 1001);
     let facts = facts(mac(1999));
-    let call = Call { facts: &facts, key: "k", outcome: None, proven: true, nonce: "n".into() };
+    let call =
+        Call { facts: &facts, key: "k", outcome: None, working: None, proven: true, nonce: "n".into() };
     assert_eq!(table.call(mac(1999), call, at(72)).unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(told(&mut table, ONE, "k", None, 73), Task::Wait("nothing to do".into()));
 }
@@ -207,6 +232,7 @@ fn an_administrators_mistakes_change_nothing() {
     // A machine that says too much.
     let mut facts = facts(ONE);
     facts.serial = Some("x".repeat(5000));
-    let call = Call { facts: &facts, key: "k", outcome: None, proven: true, nonce: "n".into() };
+    let call =
+        Call { facts: &facts, key: "k", outcome: None, working: None, proven: true, nonce: "n".into() };
     assert_eq!(table.call(ONE, call, at(2)).unwrap_err().kind(), ErrorKind::Invalid);
 }

@@ -51,6 +51,9 @@ pub struct MachineCall {
     /// call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
+    /// The job that it works on already: it only says that it lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working: Option<u64>,
     /// What became of a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<JobOutcome>,
@@ -188,7 +191,7 @@ pub struct MachineStatus {
     /// Seconds since it was seen; none if it never was since the server started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_seconds_ago: Option<u64>,
-    /// The step of the boot in which it was seen: `dhcp`, `loader`, `kernel`, `agent`, `system`.
+    /// The step of the boot in which it was seen: `firmware`, `loader`, `agent`, `system`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_in: Option<String>,
     /// What it is.

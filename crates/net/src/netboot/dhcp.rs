@@ -10,9 +10,10 @@ use base::Instant;
 use dhcproto::v4::{Architecture, DhcpOption, Flags, Message, MessageType, Opcode, OptionCode};
 use dhcproto::{Decodable as _, Decoder, Encodable as _};
 
+use super::firmware::Firmware;
 use super::leases::Leases;
-use super::machine::{Firmware, Mac};
 use super::reply::reply_to;
+use crate::mac::Mac;
 
 /// Where clients listen.
 pub(super) const CLIENT_PORT: u16 = 68;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Instant, Result};
 use dhcproto::v4::{DhcpOption, Message, MessageType, OptionCode};
 
-use super::machine::Mac;
 use super::reply::reply_to;
+use crate::mac::Mac;
 
 /// How long a machine keeps its address.
 const LEASE: Duration = Duration::from_secs(3600);

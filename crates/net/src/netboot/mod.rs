@@ -1,13 +1,13 @@
-//! What firmware needs to boot from the network: DHCP tells where the boot loader is, TFTP brings it. The rest comes by
-//! HTTP.
+//! What firmware needs to boot from the network: DHCP tells where the boot loader is, TFTP brings it, and what
+//! it loads.
 //!
 //! Each server answers on one interface, which the user names: on any other network it would tell strangers what to
 //! boot.
 
 mod dhcp;
 mod files;
+mod firmware;
 mod leases;
-mod machine;
 mod reply;
 #[cfg(test)]
 mod tests;
@@ -18,16 +18,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::clock::{Clock, Stop};
 use crate::interface::Interface;
+use crate::mac::Mac;
 pub use dhcp::Asked;
 use dhcp::{CLIENT_PORT, PROXY_PORT, SERVER_PORT, Site};
 pub use files::BootFiles;
+pub use firmware::Firmware;
 pub use leases::Leases;
-pub use machine::{Firmware, Mac};
 pub use tftp::FileEvent;
 use tftp::TftpServer;
 
@@ -44,6 +45,8 @@ const MESSAGE_BYTES_MAX: usize = 1500;
 pub struct NetbootOptions {
     /// The one network on which they are.
     pub interface: Interface,
+    /// Our address there.
+    pub address: Ipv4Addr,
     /// The addresses that they get; `None` if another DHCP server gives them theirs.
     pub leases: Option<Leases>,
     /// What they boot.
@@ -59,26 +62,20 @@ pub enum NetbootEvent {
     Asked(Asked, bool),
     /// A file is read.
     File(FileEvent),
+    /// One of the servers has ended, and why: machines can't boot any more.
+    Failed(String),
 }
 
-/// Servers that run until they are stopped or dropped.
+/// Servers that run until this is dropped.
 pub struct Netboot {
     stop: Stop,
-    threads: Vec<JoinHandle<Result<()>>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Netboot {
-    /// Starts the servers. `Refused` if a port is in use, `Denied` without the right to open it, `Invalid` if the
-    /// interface has no IPv4 address.
+    /// Starts the servers. `Refused` if a port is in use, `Denied` without the right to open it.
     pub fn start(options: NetbootOptions) -> Result<Self> {
-        let NetbootOptions { interface, leases, files, tell } = options;
-        let (address, name) = (interface.ipv4(), interface.name);
-        let address = address.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Invalid,
-                format!("interface `{name}` has no IPv4 address, by which machines boot"),
-            )
-        })?;
+        let NetbootOptions { interface: Interface { name, .. }, address, leases, files, tell } = options;
         let stop = Stop::new();
         let main = bound(&name, Ipv4Addr::UNSPECIFIED, SERVER_PORT)?;
         let proxy = bound(&name, Ipv4Addr::UNSPECIFIED, PROXY_PORT)?;
@@ -89,32 +86,27 @@ impl Netboot {
         let mut threads = Vec::new();
         for (socket, port) in [(main, SERVER_PORT), (proxy, PROXY_PORT)] {
             let (site, stop, tell) = (site.clone(), stop.clone(), tell.clone());
-            threads.push(std::thread::spawn(move || answer(&socket, port, &site, &clock, &stop, &*tell)));
+            threads.push(std::thread::spawn(move || {
+                or_tell(answer(&socket, port, &site, &clock, &stop, &*tell), &*tell);
+            }));
         }
         let connect = move || {
             let socket = bound(&name, address, 0)?;
             socket.set_nonblocking(true).map_err(|e| Error::from_io("prepare a socket", e))?;
             Ok(socket)
         };
-        let told = move |event| tell(NetbootEvent::File(event));
-        let server = TftpServer::new(requests, connect, files, told);
-        let asked = stop.clone();
-        threads.push(std::thread::spawn(move || server.run(&clock, &asked)));
+        let (told, asked) = (tell.clone(), stop.clone());
+        let server = TftpServer::new(requests, connect, files, move |event| told(NetbootEvent::File(event)));
+        threads.push(std::thread::spawn(move || or_tell(server.run(&clock, &asked), &*tell)));
         Ok(Self { stop, threads })
-    }
-
-    /// Stops the servers, and returns the first error of one of them.
-    pub fn stop(mut self) -> Result<()> {
-        self.stop.stop();
-        let ended =
-            self.threads.drain(..).map(|thread| thread.join().expect("a server of netboot never panics"));
-        ended.fold(Ok(()), Result::and)
     }
 }
 
 impl Drop for Netboot {
     fn drop(&mut self) {
         self.stop.stop();
+        // A server that panicked has said so.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -128,6 +120,13 @@ pub fn wake(interface: &str, mac: Mac) -> Result<()> {
         .send_to(&packet, to)
         .map(drop)
         .map_err(|e| Error::from_io(format!("wake {mac} on `{interface}`"), e))
+}
+
+/// Tells why a server has ended.
+fn or_tell(ended: Result<()>, tell: &dyn Fn(NetbootEvent)) {
+    if let Err(error) = ended {
+        tell(NetbootEvent::Failed(error.to_string()));
+    }
 }
 
 /// Answers DHCP at one port until `stop` is set.

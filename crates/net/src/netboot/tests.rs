@@ -8,7 +8,8 @@ use dhcproto::v4::{Architecture, DhcpOption, Message, MessageType, OptionCode};
 use dhcproto::{Decodable as _, Decoder, Encodable as _};
 
 use super::dhcp::{PROXY_PORT, SERVER_PORT, Site};
-use super::{Firmware, Leases, Mac};
+use super::{Firmware, Leases};
+use crate::mac::Mac;
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];

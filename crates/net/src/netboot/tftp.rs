@@ -65,9 +65,9 @@ impl TftpServer {
     /// Runs until `stop` is set. `Io` if the socket fails.
     pub(super) fn run(mut self, clock: &Clock, stop: &Stop) -> Result<()> {
         while !stop.is_stopped() {
-            let ready = self.wait(clock)?;
+            let is_asked = self.wait(clock)?;
             let now = clock.now();
-            if ready.first() == Some(&true) {
+            if is_asked {
                 self.accept(now);
             }
             let addresses: Vec<SocketAddrV4> = self.clients.keys().copied().collect();
@@ -78,9 +78,9 @@ impl TftpServer {
         Ok(())
     }
 
-    /// Waits for a packet, or until something is to be sent again. Returns which sockets can be read, the one for
-    /// requests first.
-    fn wait(&self, clock: &Clock) -> Result<Vec<bool>> {
+    /// Waits for a packet, or until something is to be sent again. Returns whether a request has
+    /// come.
+    fn wait(&self, clock: &Clock) -> Result<bool> {
         let now = clock.now();
         let sleep = self.clients.values().map(|client| client.transfer.wakes_at().since(now)).min();
         let sleep = sleep.unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
@@ -93,7 +93,7 @@ impl TftpServer {
                 return Err(Error::from_io("wait for requests of TFTP", std::io::Error::from(error)));
             }
         }
-        Ok(polled.iter().map(|socket| !socket.revents().is_empty()).collect())
+        Ok(!polled[0].revents().is_empty())
     }
 
     /// Takes all requests that wait.

@@ -10,7 +10,8 @@ use proto::peer::{
     peek,
 };
 
-use super::frame::{self, Mac, Target};
+use super::frame::{self, Target};
+use crate::mac::Mac;
 
 /// A member that is silent for this time is forgotten, as at the server.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(6);

@@ -15,10 +15,10 @@ use base::{Error, ErrorKind, Result};
 use proto::peer::{BATCH_OBJECTS, Contact, MemberId, Report, SwarmId, Window};
 
 use super::agent::{Agent, Change, Heard};
-use super::frame::Mac;
 use super::ports::{Bridge, Port};
 use super::rules::ALIVE;
 use crate::clock;
+use crate::mac::Mac;
 
 /// Bounds, as in the program. What does not fit goes to the server.
 const SWARMS: usize = 64;

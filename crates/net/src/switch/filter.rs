@@ -157,8 +157,9 @@ pub(super) mod tests {
     use proto::peer::{AVOIDED_MAX, MemberId, Packet, Part, Request, SwarmId, seal_packet};
 
     use super::*;
+    use crate::mac::Mac;
+    use crate::switch::frame::read;
     use crate::switch::frame::tests::frame;
-    use crate::switch::frame::{Mac, read};
 
     /// What `program` returns for a frame (without a tag), as the kernel runs it.
     fn run(program: &[Instruction], frame: &[u8]) -> bool {

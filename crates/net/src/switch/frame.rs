@@ -7,6 +7,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
+use crate::mac::Mac;
+
 /// Addresses of both ends, and the type of what follows.
 const ETHERNET_BYTES: usize = 14;
 const TYPE_AT: usize = 12;
@@ -18,10 +20,6 @@ const UDP: u8 = 17;
 const UDP_BYTES: usize = 8;
 /// Where a packet of peers counts its hops.
 const HOPS_AT: usize = 6;
-
-/// An address of Ethernet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Mac(pub [u8; 6]);
 
 /// A UDP packet in a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]

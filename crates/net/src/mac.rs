@@ -1,23 +1,12 @@
-//! The machine that boots, as its network card and its firmware name themselves.
+//! Addresses of Ethernet.
 
 use std::fmt;
 use std::str::FromStr;
 
 use base::{Error, ErrorKind};
 
-/// How a machine's firmware boots from the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Firmware {
-    /// BIOS, by TFTP.
-    Bios,
-    /// UEFI for x86-64, by TFTP.
-    Uefi,
-    /// UEFI for x86-64, by HTTP.
-    UefiHttp,
-}
-
-/// The address of a network card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The address of a network card, or of a port of a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Mac(pub [u8; 6]);
 
 impl fmt::Display for Mac {
@@ -39,16 +28,5 @@ impl FromStr for Mac {
             let words = format!("`{text}` is no address of a network card, such as 52:54:00:12:34:56");
             Error::new(ErrorKind::Invalid, words)
         })
-    }
-}
-
-impl Firmware {
-    /// The boot loader that it gets: its path below the folder of the boot files.
-    #[must_use]
-    pub fn loader(self) -> &'static str {
-        match self {
-            Self::Bios => "grub/bios.0",
-            Self::Uefi | Self::UefiHttp => "shimx64.efi",
-        }
     }
 }
