@@ -9,13 +9,15 @@
 # Follows: Discoverable Partitions (type GUIDs by sgdisk's codes), the Boot Loader Specification (type 1 entries).
 set -euo pipefail
 
-usage='usage: tools/debian-disk.sh [--size MIB] [--packages "NAME NAME"] DISK'
+usage='usage: tools/debian-disk.sh [--size MIB] [--packages "NAME NAME"] [--grub] DISK'
 disk_mib=2048
 packages=
+grub=
 while [ $# -gt 1 ]; do
     case $1 in
         --size) disk_mib=$2; shift 2 ;;
         --packages) packages=$2; shift 2 ;;
+        --grub) grub=yes; shift ;;
         *) echo "$usage" >&2; exit 2 ;;
     esac
 done
@@ -28,8 +30,9 @@ root_mib=$((disk_mib - esp_mib - swap_mib - 2))
 root_uuid=6d3a7a6e-0e0c-4c7e-9f61-64697363617a
 swap_uuid=6d3a7a6e-0e0c-4c7e-9f61-737761700a7a
 esp_serial=D15CCA57
+parameters="root=UUID=$root_uuid rw console=ttyS0"
 
-made_from="$(sha256sum <"$0") $disk_mib $packages"
+made_from="$(sha256sum <"$0") $disk_mib $packages $grub"
 if [ -e "$disk" ] && [ "$(cat "$disk.made-from" 2>/dev/null)" = "$made_from" ]; then
     exit 0
 fi
@@ -50,12 +53,15 @@ sources() {
     apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Origin: Debian' 'Created-By: Packages' | sort -u
 }
 
+loaders=systemd-boot
+[ -z "$grub" ] || loaders='shim-signed grub-efi-amd64-signed grub-pc-bin grub-common'
+
 make_root() {
     [ -n "$(sources)" ] || { echo "apt knows no source of Debian here; run apt-get update first" >&2; exit 1; }
     # A mirror kept at one date has an index that is past its own; what this machine's apt accepts is accepted here.
     apt-config dump Acquire::Check-Valid-Until >"$work/apt.conf"
     sources | mmdebstrap --quiet --variant=minbase --aptopt="$work/apt.conf" \
-        --include="linux-image-cloud-amd64 initramfs-tools systemd-sysv systemd-boot udev dbus e2fsprogs dosfstools $packages" \
+        --include="linux-image-cloud-amd64 initramfs-tools systemd-sysv udev dbus e2fsprogs dosfstools $loaders $packages" \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
         --customize-hook='chroot "$1" passwd --quiet --delete root' \
         "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$work/root"
@@ -68,19 +74,67 @@ make_root() {
     mkdir -p "$work/root/boot/efi"
 }
 
-make_esp() {
-    local esp=$work/esp.img
+make_systemd_boot() {
     mkdir -p "$work/esp/EFI/BOOT" "$work/esp/loader/entries"
     cp "$work"/root/usr/lib/systemd/boot/efi/systemd-bootx64.efi "$work/esp/EFI/BOOT/BOOTX64.EFI"
-    cp "$work"/root/boot/vmlinuz-* "$work/esp/vmlinuz"
-    cp "$work"/root/boot/initrd.img-* "$work/esp/initrd.img"
     echo 'timeout 0' >"$work/esp/loader/loader.conf"
     cat >"$work/esp/loader/entries/debian.conf" <<-ENTRY
 	title Debian
 	linux /vmlinuz
 	initrd /initrd.img
-	options root=UUID=$root_uuid rw console=ttyS0
+	options $parameters
 	ENTRY
+}
+
+# The signed GRUB reads /EFI/debian/grub.cfg; the one for BIOS searches for that file, too.
+make_grub() {
+    mkdir -p "$work/esp/EFI/BOOT" "$work/esp/EFI/debian"
+    cp "$work/root/usr/lib/shim/shimx64.efi.signed" "$work/esp/EFI/BOOT/BOOTX64.EFI"
+    cp "$work/root/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed" "$work/esp/EFI/BOOT/grubx64.efi"
+    cat >"$work/esp/EFI/debian/grub.cfg" <<-SETTINGS
+	set timeout=0
+	search --no-floppy --file --set=root /EFI/debian/grub.cfg
+	linux /vmlinuz $parameters
+	initrd /initrd.img
+	boot
+	SETTINGS
+    printf '%s\n' 'search --no-floppy --file --set=root /EFI/debian/grub.cfg' 'configfile /EFI/debian/grub.cfg' \
+        >"$work/root/tmp/bios.cfg"
+    chroot "$work/root" grub-mkimage --format=i386-pc --prefix=/EFI/debian --config=/tmp/bios.cfg --output=/tmp/core.img \
+        biosdisk part_gpt fat search search_fs_file configfile normal linux echo
+    mv "$work/root/tmp/core.img" "$work/core.img"
+    cp "$work/root/usr/lib/grub/i386-pc/boot.img" "$work/boot.img"
+    rm "$work/root/tmp/bios.cfg"
+}
+
+# Puts `number` as so many bytes, little endian, at an offset of a file.
+put() {
+    local file=$1 offset=$2 bytes=$3 number=$4 text=
+    for ((byte = 0; byte < bytes; byte++)); do
+        text+=$(printf '\\x%02x' $((number >> (8 * byte) & 255)))
+    done
+    printf '%b' "$text" | dd of="$file" bs=1 seek="$offset" conv=notrunc status=none
+}
+
+# The BIOS reads sector 0, which reads the first sector of the partition for GRUB, which reads the rest.
+add_bios() {
+    local image=$1 first=34
+    local sectors=$((($(stat -c %s "$work/core.img") + 511) / 512))
+    [ $((first + sectors)) -le 2048 ] || { echo "GRUB for BIOS needs $sectors sectors" >&2; exit 1; }
+    put "$work/boot.img" $((0x5c)) 8 $first
+    put "$work/core.img" $((0x1f4)) 8 $((first + 1))
+    put "$work/core.img" $((0x1fc)) 2 $((sectors - 1))
+    sgdisk --set-alignment=1 --new "4:$first:2047" --typecode 4:ef02 --change-name 4:BIOS "$image" >/dev/null
+    dd if="$work/boot.img" of="$image" bs=440 count=1 conv=notrunc status=none
+    dd if="$work/core.img" of="$image" bs=512 seek=$first conv=notrunc status=none
+}
+
+make_esp() {
+    local esp=$work/esp.img
+    mkdir -p "$work/esp"
+    cp "$work"/root/boot/vmlinuz-* "$work/esp/vmlinuz"
+    cp "$work"/root/boot/initrd.img-* "$work/esp/initrd.img"
+    if [ -n "$grub" ]; then make_grub; else make_systemd_boot; fi
     truncate -s "${esp_mib}M" "$esp"
     mkfs.vfat -F 32 -n EFI -i "$esp_serial" "$esp" >/dev/null
     mcopy -i "$esp" -s "$work"/esp/* ::
@@ -104,6 +158,7 @@ assemble() {
         dd if="$work/$part.img" of="$image" bs=1M seek="$at" conv=notrunc,sparse status=none
         at=$((at + $(stat -c %s "$work/$part.img") / 1048576))
     done
+    if [ -n "$grub" ]; then add_bios "$image"; fi
     sync "$image"
     mv "$image" "$disk"
     echo "$made_from" >"$disk.made-from"

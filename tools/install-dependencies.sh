@@ -33,6 +33,7 @@ packages=(
     bcache-tools cryptsetup-bin
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it
+    dnsmasq-base tcpdump                                # another DHCP server, and who answered
     libnbd-bin qemu-utils fio                           # clients of the NBD server
     nbdkit                                              # and another server, of disks of a given speed
     xz-utils zstd bzip2                                 # files that are taken for disks
@@ -54,6 +55,7 @@ if [ "${1:-}" = --bench ]; then
         aria2 opentracker mktorrent                     # BitTorrent
         partclone rsync                                 # capture that knows filesystems, and copies of files
         restic borgbackup                               # backups of the same disk once more
+        debian-installer-12-netboot-amd64               # another system that machines boot from the network
         libfuse3-dev pkg-config                         # its example of a passthrough file system, to compare with
     )
 fi

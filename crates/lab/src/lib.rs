@@ -30,6 +30,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod bare;
 pub mod boot;
 mod delay;
 mod fault;

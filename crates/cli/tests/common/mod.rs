@@ -15,11 +15,11 @@ use lab::boot::{BootOptions, Medium, until_login};
 
 /// The disk that `make demo` boots. It is built if `CI` is set; elsewhere it is used if it exists.
 pub(crate) fn debian() -> Option<PathBuf> {
-    debian_disk("disk.img", "")
+    debian_disk("disk.img", &[])
 }
 
-/// A disk like it in the file `name`, with more `packages`.
-fn debian_disk(name: &str, packages: &str) -> Option<PathBuf> {
+/// A disk like it in the file `name`, made with more `words`.
+fn debian_disk(name: &str, words: &[&str]) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let disk = target.join("debian").join(name);
     if std::env::var_os("CI").is_some() {
@@ -27,7 +27,7 @@ fn debian_disk(name: &str, packages: &str) -> Option<PathBuf> {
         static BUILDS: std::sync::Mutex<()> = std::sync::Mutex::new(());
         let _alone = BUILDS.lock();
         let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/debian-disk.sh");
-        assert!(Command::new(tool).args(["--packages", packages]).arg(&disk).status().unwrap().success());
+        assert!(Command::new(tool).args(words).arg(&disk).status().unwrap().success());
     }
     disk.exists().then_some(disk)
 }
@@ -40,7 +40,12 @@ pub(crate) fn with_debian(name: &str) -> Option<Bench> {
 
 /// [`with_debian`], with LVM's tools in it.
 pub(crate) fn with_lvm(name: &str) -> Option<Bench> {
-    copy_of(debian_disk("lvm.img", "lvm2 thin-provisioning-tools"), name)
+    copy_of(debian_disk("lvm.img", &["--packages", "lvm2 thin-provisioning-tools"]), name)
+}
+
+/// [`with_debian`], of a disk that starts on BIOS and UEFI, with Secure Boot, too.
+pub(crate) fn with_grub(name: &str) -> Option<Bench> {
+    copy_of(debian_disk("grub.img", &["--grub"]), name)
 }
 
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]

@@ -1,0 +1,269 @@
+//! Bare machines: one network of QEMU machines whose firmware boots from the network, in a namespace of its own.
+//! Firmware is real: SeaBIOS with the iPXE of QEMU's network cards, and UEFI of Debian's package `ovmf`.
+
+use std::fs::{self, File};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use base::{Error, ErrorKind, Result};
+
+use crate::tool;
+
+/// The server's address in each room, and the bits of its network.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const PREFIX_BITS: u8 = 24;
+/// The network of all.
+pub const BRIDGE: &str = "br0";
+/// How often a console is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// Bytes of console output that an error shows.
+const TAIL_BYTES: usize = 3000;
+
+/// A network, in a namespace that ends with it.
+pub struct Room {
+    name: String,
+}
+
+impl Room {
+    /// A network with the server's address [`SERVER`] on its bridge, and plugs for so many machines. Takes root.
+    ///
+    /// # Errors
+    /// `Io` with the words of `ip`.
+    pub fn build(machines: u32) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let room = Self { name: format!("dcbare-{}-{count}", std::process::id()) };
+        ip(&format!("netns add {}", room.name))?;
+        room.ip(&format!("link add {BRIDGE} type bridge"))?;
+        room.ip(&format!("addr add {SERVER}/{PREFIX_BITS} dev {BRIDGE}"))?;
+        room.ip("link set lo up")?;
+        room.ip(&format!("link set {BRIDGE} up"))?;
+        for machine in 0..machines {
+            room.ip(&format!("tuntap add dev tap{machine} mode tap"))?;
+            room.ip(&format!("link set tap{machine} master {BRIDGE} up"))?;
+        }
+        Ok(room)
+    }
+
+    /// Runs `ip` in the namespace.
+    ///
+    /// # Errors
+    /// `Io` with its words.
+    pub fn ip(&self, words: &str) -> Result<()> {
+        ip(&format!("-n {} {words}", self.name))
+    }
+
+    /// `command`, but in the namespace, and without the environment that it does not set itself.
+    #[must_use]
+    pub fn inside(&self, command: &Command) -> Command {
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", &self.name]).arg(command.get_program()).args(command.get_args());
+        inside.env_clear().env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
+        for (name, value) in command.get_envs() {
+            inside.env(name, value.unwrap_or_default());
+        }
+        if let Some(folder) = command.get_current_dir() {
+            inside.current_dir(folder);
+        }
+        inside.stdin(Stdio::null());
+        inside
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// Another host in a room, in a namespace of its own; its interface is `eth0`.
+pub struct Neighbour(Room);
+
+impl Neighbour {
+    /// A host with the address 10.9.0.`last`.
+    ///
+    /// # Errors
+    /// As [`Room::build`].
+    pub fn join(room: &Room, last: u8) -> Result<Self> {
+        let own = Room { name: format!("{}-{last}", room.name) };
+        ip(&format!("netns add {}", own.name))?;
+        room.ip(&format!("link add n{last} type veth peer name eth0 netns {}", own.name))?;
+        room.ip(&format!("link set n{last} master {BRIDGE} up"))?;
+        let [a, b, c, _] = SERVER.octets();
+        own.ip(&format!("addr add {a}.{b}.{c}.{last}/{PREFIX_BITS} dev eth0"))?;
+        own.ip("link set lo up")?;
+        own.ip("link set eth0 up")?;
+        Ok(Self(own))
+    }
+
+    /// `command`, but there, as [`Room::inside`].
+    #[must_use]
+    pub fn inside(&self, command: &Command) -> Command {
+        self.0.inside(command)
+    }
+}
+
+fn ip(words: &str) -> Result<()> {
+    tool::run("ip", &words.split(' ').collect::<Vec<_>>()).map(drop)
+}
+
+/// What starts a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Firmware {
+    /// SeaBIOS, which boots from the network by iPXE.
+    Bios,
+    /// UEFI, by PXE.
+    Uefi,
+    /// UEFI, by HTTP, with Microsoft's keys and Secure Boot on.
+    SecureHttp,
+}
+
+/// A machine.
+#[derive(Debug, Clone)]
+pub struct BareOptions {
+    /// What starts it.
+    pub firmware: Firmware,
+    /// Its plug in the room, from 0; `None` for a machine without a network, which starts from its disk.
+    pub plug: Option<u32>,
+    /// Address of its network card, `52:54:00:00:00:01`.
+    pub mac: String,
+    /// A USB stick, as a raw file, from which it starts before anything else.
+    pub stick: Option<PathBuf>,
+    /// Its disks, as raw files. The serial number of each is `S1`, `S2`, and so on.
+    pub disks: Vec<PathBuf>,
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// Folder for its console and the settings of its firmware, which stay.
+    pub folder: PathBuf,
+}
+
+/// A running machine. Dropping it is like pulling its plug.
+pub struct Bare {
+    process: Child,
+    console: PathBuf,
+}
+
+impl Bare {
+    /// Switches the machine on. Its settings are those of its folder, if it ran before.
+    ///
+    /// # Errors
+    /// `Unsupported` if the emulator or the firmware is not installed; `Io`.
+    pub fn start(room: &Room, options: &BareOptions) -> Result<Self> {
+        let failed = |error| Error::from_io("prepare a machine", error);
+        fs::create_dir_all(&options.folder).map_err(failed)?;
+        let console = options.folder.join("console");
+        File::create(&console).map_err(failed)?;
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1"]);
+        command.arg("-m").arg(format!("{}M", options.memory_bytes >> 20));
+        command.args(["-nodefaults", "-display", "none", "-serial"]);
+        command.arg(format!("file:{}", console.display()));
+        add_firmware(&mut command, options)?;
+        if let Some(plug) = options.plug {
+            command.arg("-netdev").arg(format!("tap,id=n0,ifname=tap{plug},script=no,downscript=no"));
+            // The card's own iPXE does not start shim; UEFI has a driver for it.
+            let rom = if options.firmware == Firmware::Bios { "" } else { "romfile=," };
+            let card = format!("virtio-net-pci,netdev=n0,{rom}mac={},bootindex=1", options.mac);
+            command.arg("-device").arg(card);
+        }
+        if let Some(stick) = &options.stick {
+            command.args(["-device", "qemu-xhci", "-drive"]);
+            command.arg(format!("if=none,id=stick,format=raw,file={}", stick.display()));
+            command.args(["-device", "usb-storage,drive=stick,bootindex=0"]);
+        }
+        for (index, disk) in options.disks.iter().enumerate() {
+            command.arg("-drive").arg(format!("if=none,id=d{index},format=raw,file={}", disk.display()));
+            let (serial, order) = (index + 1, index + 2);
+            command
+                .arg("-device")
+                .arg(format!("virtio-blk-pci,drive=d{index},serial=S{serial},bootindex={order}"));
+        }
+        let started = room.inside(&command).stdout(Stdio::null()).spawn();
+        let process = started.map_err(|e| Error::from_io("start `qemu-system-x86_64`", e))?;
+        Ok(Self { process, console })
+    }
+
+    /// What its console showed.
+    #[must_use]
+    pub fn console(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until its console has `text`.
+    ///
+    /// # Errors
+    /// `Unreachable` if it does not come within `patience`, or `never` comes; `Io` if the emulator has ended. Both with
+    /// the end of the console output.
+    pub fn wait_for(&mut self, text: &str, never: Option<&str>, patience: Duration) -> Result<()> {
+        let begin = now();
+        loop {
+            let ended = self.process.try_wait().is_ok_and(|status| status.is_some());
+            let seen = self.console();
+            if seen.contains(text) {
+                return Ok(());
+            }
+            let tail = &seen[seen.ceil_char_boundary(seen.len().saturating_sub(TAIL_BYTES))..];
+            let failed = |kind, why: &str| Err(Error::new(kind, format!("no `{text}` {why}:\n{tail}")));
+            if ended {
+                return failed(ErrorKind::Io, "before the emulator ended");
+            }
+            if never.is_some_and(|never| seen.contains(never)) {
+                return failed(ErrorKind::Unreachable, "but what may not come");
+            }
+            if begin.elapsed() > patience {
+                return failed(ErrorKind::Unreachable, "in time");
+            }
+            pause();
+        }
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Adds what starts the machine. UEFI keeps its settings in the machine's folder.
+fn add_firmware(command: &mut Command, options: &BareOptions) -> Result<()> {
+    let (code, settings, machine) = match options.firmware {
+        Firmware::Bios => {
+            command.args(["-machine", "q35"]);
+            return Ok(());
+        }
+        Firmware::Uefi => ("OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd", "q35"),
+        Firmware::SecureHttp => ("OVMF_CODE_4M.ms.fd", "OVMF_VARS_4M.ms.fd", "q35,smm=on"),
+    };
+    let folder = Path::new("/usr/share/OVMF");
+    let own = options.folder.join("settings.fd");
+    if !own.exists() {
+        fs::copy(folder.join(settings), &own).map_err(|error| {
+            Error::from_source(ErrorKind::Unsupported, format!("copy `{settings}` (package ovmf)"), error)
+        })?;
+    }
+    command.args(["-machine", machine]);
+    if options.firmware == Firmware::SecureHttp {
+        command.args(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
+        command.args(["-global", "ICH9-LPC.disable_s3=1"]);
+        command.args(["-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n"]);
+    }
+    command.args(["-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"]);
+    command.arg("-drive");
+    command.arg(format!("if=pflash,format=raw,readonly=on,file={}", folder.join(code).display()));
+    command.arg("-drive").arg(format!("if=pflash,format=raw,file={}", own.display()));
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a machine takes real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a machine takes real time")]
+fn pause() {
+    std::thread::sleep(LOOK);
+}
