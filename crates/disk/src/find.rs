@@ -12,6 +12,10 @@ use crate::place::text;
 
 /// How a target begins that names a disk by hints.
 pub const PREFIX: &str = "disk:";
+/// The volume name of the ISO image that our system boots from. A medium with it is no disk to work on.
+pub const BOOT_MEDIUM: &str = "DISKCAST";
+/// Where the volume name of an ISO image lies, padded with spaces (ECMA-119, 8.4.7).
+const VOLUME_OFFSET: u64 = 16 * 2048 + 40;
 /// Block devices that are no disks of the machine, by the beginnings of their names.
 const OTHERS: &[&str] = &["loop", "ram", "zram", "sr", "fd", "dm-", "md", "nbd", "ublk"];
 
@@ -197,10 +201,19 @@ fn below(sys: &Path, dev: &Path) -> Vec<Candidate> {
     let entries = fs::read_dir(sys.join("block")).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let disks = names.filter(|name| !OTHERS.iter().any(|other| name.starts_with(other)));
+    let disks = disks.filter(|name| !is_boot_medium(&dev.join(name)));
     let mut found: Vec<_> =
         disks.map(|name| look(sys, dev, &name)).filter(|disk| disk.size_bytes > 0).collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found
+}
+
+/// Whether our system boots from this device: a USB stick, or the memory into which UEFI loaded our ISO image.
+fn is_boot_medium(device: &Path) -> bool {
+    use std::os::unix::fs::FileExt as _;
+    let mut volume = [0; BOOT_MEDIUM.len() + 1];
+    let read = |file: fs::File| file.read_exact_at(&mut volume, VOLUME_OFFSET);
+    fs::File::open(device).and_then(read).is_ok() && volume == *format!("{BOOT_MEDIUM} ").as_bytes()
 }
 
 fn look(sys: &Path, dev: &Path, name: &str) -> Candidate {
@@ -315,6 +328,10 @@ mod tests {
         put("sys/block/loop0/size", b"8");
         put("sys/block/sr0/size", b"8");
         put("sys/block/sdc/size", b"0");
+        // The stick that the machine started from.
+        put("sys/block/sdd/size", b"200000");
+        let offset = usize::try_from(VOLUME_OFFSET).unwrap();
+        put("dev/sdd", &[vec![0; offset], b"DISKCAST                        ".to_vec()].concat());
         fs::create_dir_all(root.path().join("dev/disk/by-path")).unwrap();
         std::os::unix::fs::symlink("../../sdb", root.path().join("dev/disk/by-path/pci-0-ata-2")).unwrap();
         root

@@ -1,6 +1,7 @@
 //! Makes an installed disk a machine of its own: host name, keys, identifiers, files. Works on the disk's Linux root
 //! filesystem, mounted over a loop device; what the image holds is not trusted ([`root`]).
 
+mod boot_entry;
 mod esp;
 mod ids;
 mod parts;
@@ -49,6 +50,8 @@ pub struct Personal {
     pub script: Option<PathBuf>,
     /// Whether a boot loader is to be where firmware looks that knows of none.
     pub uefi_fallback: bool,
+    /// Whether this machine's firmware, if it is UEFI, gets an entry for the disk.
+    pub boot_entry: bool,
 }
 
 impl Personal {
@@ -107,8 +110,12 @@ impl Personal {
             tools.extend(["unshare", "chroot", "setpriv"]);
         }
         let has_esp = slots.iter().any(|slot| esp::TYPES.contains(&slot.type_id.as_str()));
-        if self.uefi_fallback || (self.new_identity && has_esp) {
+        let enters = self.boot_entry && boot_entry::is_possible();
+        if self.uefi_fallback || enters || (self.new_identity && has_esp) {
             tools.extend(["mdir", "mcopy", "mmd"]);
+        }
+        if enters {
+            tools.push("efibootmgr");
         }
         tools
     }
@@ -138,6 +145,10 @@ impl Personal {
             let root = disk.root()?;
             self.change(&root, &mut done)?;
             root.end()?;
+        }
+        if self.boot_entry {
+            // After the partitions have their identifiers: an entry names them.
+            boot_entry::make(&disk, &mut done)?;
         }
         Ok(done)
     }

@@ -148,6 +148,7 @@ fn two_disks_of_one_image_become_two_machines() {
                 copies: vec![(copied.clone(), "/etc/deep/folder/secret".into())],
                 script: Some(script.clone()),
                 uefi_fallback: true,
+                boot_entry: false,
             };
             let done = personal.apply(&disk).unwrap();
             assert!(done.iter().any(|line| line == "3 references to them changed"), "{done:?}");

@@ -28,6 +28,9 @@ pub(crate) struct Own {
     /// Put a boot loader where UEFI looks that knows of none
     #[arg(long, help_heading = HEADING)]
     pub uefi_fallback: bool,
+    /// Enter the disk in the firmware of this machine, if that is UEFI: last in the order, and next for once
+    #[arg(long, help_heading = HEADING)]
+    pub boot_entry: bool,
 }
 
 impl Own {
@@ -40,6 +43,7 @@ impl Own {
             copies: self.copies.clone(),
             script: self.script.clone(),
             uefi_fallback: self.uefi_fallback,
+            boot_entry: self.boot_entry,
         }
     }
 }
