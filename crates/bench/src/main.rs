@@ -29,6 +29,7 @@ mod load;
 mod machine;
 mod multicast;
 mod nbd;
+mod netboot;
 mod network;
 mod peer;
 mod plain;
@@ -96,6 +97,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&cloud::GROUP, &boots::GROUP],
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
     &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
+    &[&netboot::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 

@@ -19,6 +19,7 @@ const TITLES: &[(&str, &str)] = &[
     ("install", "Install of an image onto a target"),
     ("mirror", "Disks that run before their image has arrived"),
     ("multicast", "Multicast to many hosts, with losses, slow hosts and other traffic"),
+    ("netboot", "Bare machines that boot from the network"),
     ("network", "Multicast on networks with faults and other traffic"),
     ("peers", "Machines that serve each other, beside other tools and multicast alone"),
     ("switch", "An agent on a switch: requests that it sends to machines nearby"),
