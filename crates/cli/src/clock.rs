@@ -42,6 +42,11 @@ pub(crate) fn show_unix(seconds: u64) -> String {
     moment.and_then(|moment| moment.format(&Rfc3339).ok()).unwrap_or_else(|| format!("second {seconds}"))
 }
 
+/// Seconds since 1970 of a time as in RFC 3339; `None` if it is none.
+pub(crate) fn parse_rfc3339(text: &str) -> Option<u64> {
+    OffsetDateTime::parse(text, &Rfc3339).ok()?.unix_timestamp().try_into().ok()
+}
+
 /// Shortens a time of RFC 3339 to `2026-11-20 14:03`, for tables.
 pub(crate) fn short(rfc3339: &str) -> String {
     match (rfc3339.get(..10), rfc3339.get(11..16)) {
@@ -57,6 +62,8 @@ mod tests {
     #[test]
     fn moments_are_written_as_people_read_them() {
         assert_eq!(show_unix(1_795_183_380), "2026-11-20T14:03:00Z");
+        assert_eq!(parse_rfc3339("2026-11-20T15:03:00+01:00"), Some(1_795_183_380));
+        assert_eq!(parse_rfc3339("2026-11-20 15:03"), None);
         assert_eq!(short("2026-11-20T14:03:00Z"), "2026-11-20 14:03");
         assert_eq!(short("é"), "é");
         assert!(now_rfc3339().ends_with('Z') && now_rfc3339().len() == 20);

@@ -4,64 +4,29 @@
 
 mod common;
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::Bench;
+use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Neighbour, Room};
 
-/// A network for the server and one machine, in a namespace of its own.
-struct Room {
-    name: String,
-}
-
-const CARD: &str = "52:54:00:00:00:07";
 const SERVER: &str = "10.9.0.1:7717";
 /// How long each step may take; emulated machines are slow while other tests run.
 const PATIENCE: Duration = Duration::from_secs(420);
+/// What a machine may not say.
+const FAILED: Option<&str> = Some("the job failed");
+/// Bytes of an empty disk.
+const DISK_BYTES: u64 = 3 << 30;
+/// Addresses that machines get, and where the kernel writes.
+const ALONE: &str = "--dhcp 10.9.0.100-10.9.0.120/24";
 
-impl Room {
-    fn new() -> Self {
-        let room = Self { name: format!("dcnetboot-{}", std::process::id()) };
-        ip(&format!("netns add {}", room.name));
-        for line in [
-            "link add br0 type bridge",
-            "addr add 10.9.0.1/24 dev br0",
-            "link set lo up",
-            "link set br0 up",
-            "tuntap add dev tap0 mode tap",
-            "link set tap0 master br0 up",
-        ] {
-            ip(&format!("-n {} {line}", room.name));
-        }
-        room
-    }
-
-    /// Makes `command` run in the namespace.
-    fn inside(&self, command: &Command) -> Command {
-        let mut inside = Command::new("ip");
-        inside.args(["netns", "exec", &self.name]).arg(command.get_program()).args(command.get_args());
-        inside.env_clear().env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
-        for (name, value) in command.get_envs() {
-            inside.env(name, value.unwrap_or_default());
-        }
-        if let Some(folder) = command.get_current_dir() {
-            inside.current_dir(folder);
-        }
-        inside.stdin(Stdio::null());
-        inside
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
-    }
-}
-
-fn ip(line: &str) {
-    assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success(), "ip {line}");
+/// A server, and the room that its machines are in.
+struct Site {
+    bench: Bench,
+    room: Room,
+    server: Option<Running>,
 }
 
 /// A program that ends with the test.
@@ -74,78 +39,272 @@ impl Drop for Running {
     }
 }
 
-/// A machine with an empty disk, whose firmware boots from the network first.
-fn machine(bench: &Bench, room: &Room) -> Running {
-    let path = |name: &str| bench.path(name).display().to_string();
-    fs::copy("/usr/share/OVMF/OVMF_VARS_4M.fd", bench.path("settings.fd")).unwrap();
-    fs::File::create(bench.path("empty.img")).unwrap().set_len(3 << 30).unwrap();
-    let mut command = Command::new("qemu-system-x86_64");
-    command
-        .args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024", "-smp", "1"])
-        .args(["-nodefaults", "-display", "none", "-serial"])
-        .arg(format!("file:{}", path("console")))
-        .args(["-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"])
-        .args(["-drive", "if=pflash,format=raw,readonly=on,file=/usr/share/OVMF/OVMF_CODE_4M.fd", "-drive"])
-        .arg(format!("if=pflash,format=raw,file={}", path("settings.fd")))
-        .args(["-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no", "-device"])
-        .arg(format!("virtio-net-pci,netdev=n0,romfile=,mac={CARD},bootindex=1"))
-        .arg("-drive")
-        .arg(format!("if=none,id=d0,format=raw,file={}", path("empty.img")))
-        .args(["-device", "virtio-blk-pci,drive=d0,serial=S1,bootindex=2"]);
-    Running(room.inside(&command).spawn().unwrap())
-}
+impl Site {
+    /// A server that has the image `debian`, of a disk that starts everywhere, and a boot image.
+    fn new(machines: u32) -> Option<Self> {
+        let bench = common::with_grub("disk.img").filter(|_| lab::available_or_skip())?;
+        assert!(bench.see("capture disk.img debian -q").ends_with("exit: 0\n"));
+        let made = bench.see("boot-image boot --level 3 --kernel linux-image-cloud-amd64");
+        assert!(made.contains("out: made boot: Linux ") && made.ends_with("exit: 0\n"), "{made}");
+        Some(Self { bench, room: Room::build(machines).unwrap(), server: None })
+    }
 
-/// Waits until the machine's console has `text`.
-#[expect(clippy::disallowed_methods, reason = "a machine takes real time")]
-fn wait_for(console: &Path, text: &str) {
-    let begin = Instant::now();
-    loop {
-        let seen = String::from_utf8_lossy(&fs::read(console).unwrap_or_default()).into_owned();
-        if seen.contains(text) {
-            return;
+    fn serve(&mut self, more: &str) {
+        let serve = format!(
+            "serve --listen {SERVER} --interface {BRIDGE} --netboot {BRIDGE} --boot-image boot \
+             --kernel-parameters console=ttyS0 {more}"
+        );
+        self.server = None;
+        let log = File::options().append(true).create(true).open(self.bench.path("log")).unwrap();
+        let mut command = self.room.inside(&self.bench.command(&serve));
+        self.server = Some(Running(command.stdout(Stdio::null()).stderr(log).spawn().unwrap()));
+        wait_until("the server has a secret", || self.bench.path("state/secret").exists());
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.bench.path("log")).unwrap()
+    }
+
+    /// Runs a command at the server.
+    fn tell(&self, words: &str) -> String {
+        let command = self.bench.command(&format!("{words} --server {SERVER} --wait 60s"));
+        self.bench.show(&self.room.inside(&command).output().unwrap())
+    }
+
+    /// The part of `hosts --json` about a machine.
+    fn host(&self, mac: &str) -> serde_json::Value {
+        let hosts = self.tell("hosts --json");
+        let lines = hosts.lines().filter_map(|line| line.strip_prefix("out: "));
+        let mut records = lines.filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        records.find(|record| record["mac"] == mac).unwrap_or_else(|| panic!("{hosts}"))
+    }
+
+    /// A machine with empty disks of so many bytes.
+    fn options(&self, firmware: Firmware, plug: u32, disks: &[u64]) -> BareOptions {
+        let folder = self.bench.path(&format!("machine-{plug}"));
+        fs::create_dir_all(&folder).unwrap();
+        let disk = |(index, bytes): (usize, &u64)| -> PathBuf {
+            let path = folder.join(format!("disk-{index}"));
+            File::create(&path).unwrap().set_len(*bytes).unwrap();
+            path
+        };
+        let disks = disks.iter().enumerate().map(disk).collect();
+        BareOptions {
+            firmware,
+            plug: Some(plug),
+            mac: card(plug),
+            stick: None,
+            disks,
+            memory_bytes: 1 << 30,
+            folder,
         }
-        let tail: String = seen.chars().rev().take(3000).collect::<Vec<_>>().into_iter().rev().collect();
-        assert!(!seen.contains("the job failed"), "{tail}");
-        assert!(begin.elapsed() < PATIENCE, "no `{text}` in time: {tail}");
-        std::thread::sleep(Duration::from_millis(200));
+    }
+
+    fn start(&self, options: &BareOptions) -> Bare {
+        Bare::start(&self.room, options).unwrap()
     }
 }
 
-#[test]
-fn a_machine_boots_from_the_network_gets_its_disk_and_starts_from_it() {
-    let Some(bench) = common::with_debian("disk.img").filter(|_| lab::available_or_skip()) else { return };
-    let room = Room::new();
-    assert!(bench.see("capture disk.img debian -q").ends_with("exit: 0\n"));
-    let made = bench.see("boot-image boot --level 3 --kernel linux-image-cloud-amd64");
-    assert!(made.contains("out: made boot: Linux ") && made.ends_with("exit: 0\n"), "{made}");
+fn card(plug: u32) -> String {
+    format!("52:54:00:00:00:{plug:02x}")
+}
 
-    let serve = "serve --listen 10.9.0.1:7717 --interface br0 --netboot br0 --boot-image boot \
-                 --dhcp 10.9.0.100-10.9.0.120/24 --kernel-parameters console=ttyS0";
-    let log = fs::File::create(bench.path("log")).unwrap();
-    let mut command = room.inside(&bench.command(serve));
-    let _server = Running(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
-    let at_server = |words: &str| {
-        let command = bench.command(&format!("{words} --server {SERVER} --wait 60s"));
-        bench.show(&room.inside(&command).output().unwrap())
-    };
-    let console = bench.path("console");
-    let _machine = machine(&bench, &room);
-    wait_for(&console, "waiting: an administrator must admit this machine");
-    let hosts = at_server("hosts");
-    assert!(hosts.contains(CARD) && hosts.contains("not admitted"), "{hosts}");
-    // What nobody admitted is not installed.
-    let refused = at_server(&format!("deploy debian {CARD}"));
+/// One deploy, three kinds of machines: nobody touches them.
+#[test]
+fn machines_of_all_kinds_boot_from_the_network_get_their_disks_and_start_from_them() {
+    let Some(mut site) = Site::new(3) else { return };
+    site.serve(ALONE);
+    let kinds = [Firmware::Bios, Firmware::Uefi, Firmware::SecureHttp];
+    let options: Vec<_> =
+        (0..3).map(|plug| site.options(kinds[plug as usize], plug, &[DISK_BYTES])).collect();
+    // The first one is asked who it is; what nobody admitted is not installed.
+    let mut first = site.start(&options[0]);
+    first.wait_for("waiting: an administrator must admit this machine", None, PATIENCE).unwrap();
+    let hosts = site.tell("hosts");
+    assert!(hosts.contains(&card(0)) && hosts.contains("not admitted"), "{hosts}");
+    let refused = site.tell(&format!("deploy debian {}", card(0)));
     assert!(refused.contains("was not admitted") && refused.ends_with("exit: 11\n"), "{refused}");
-    let added = at_server(&format!("hosts add {CARD} --name lab-07 --group lab"));
-    assert!(added.contains("out: added lab-07"), "{added}");
-    assert!(at_server("deploy nothing lab").ends_with("exit: 10\n"));
-    let deployed = at_server("deploy debian lab");
-    assert!(deployed.contains("debian@1 will be put on lab-07"), "{deployed}");
-    // It is installed, named, and starts from its disk, although its firmware asks the network first again.
-    wait_for(&console, "nothing to do here, starting from the disk");
-    wait_for(&console, "lab-07 login:");
-    let hosts = at_server("hosts --json");
-    assert!(hosts.contains("\"stage\":\"installed\"") || hosts.contains("\"stage\":\"back\""), "{hosts}");
-    let log = fs::read_to_string(bench.path("log")).unwrap();
-    assert!(log.contains(&format!("machine {CARD} has its disk and starts from it")), "{log}");
+    for plug in 0..3 {
+        let added = site.tell(&format!("hosts add {} --name lab-{plug} --group lab", card(plug)));
+        assert!(added.contains(&format!("out: added lab-{plug}")), "{added}");
+    }
+    assert!(site.tell("deploy nothing lab").ends_with("exit: 10\n"));
+    let deployed = site.tell("deploy debian lab");
+    assert!(deployed.contains("job for lab-0, lab-1, lab-2, when it boots: install debian@1"), "{deployed}");
+
+    let mut machines = vec![first, site.start(&options[1]), site.start(&options[2])];
+    for (plug, machine) in machines.iter_mut().enumerate() {
+        machine.wait_for(&format!("lab-{plug} login:"), FAILED, PATIENCE).unwrap();
+        let host = site.host(&card(u32::try_from(plug).unwrap()));
+        let stage = host["job"]["stage"].as_str().unwrap();
+        assert!(["done", "back"].contains(&stage), "{host}");
+        let firmware = ["bios", "uefi", "uefi, secure boot"][plug];
+        assert_eq!(host["facts"]["firmware"], firmware, "{host}");
+    }
+    let log = site.log();
+    for line in ["asks where to boot from: iPXE", "asks where to boot from: UEFI", "UEFI by HTTP"] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+    // One of them is taken back as a new version. It boots from the network first, and so it is there.
+    let captured = site.tell("hosts capture lab-1 back");
+    assert!(captured.contains("job for lab-1, when it boots: capture back"), "{captured}");
+    drop(machines.remove(1));
+    let mut again = site.start(&options[1]);
+    again.wait_for("starting from the disk", FAILED, PATIENCE).unwrap();
+    let versions = site.bench.see("images back");
+    assert!(versions.contains("out:       1  3.0 GiB") && versions.contains("root@lab-1"), "{versions}");
+    assert!(site.tell("hosts log lab-1").contains("exit: 0"));
+}
+
+/// Waits until `is_so`, which looks at something that a real machine changes.
+#[expect(clippy::disallowed_methods, reason = "a machine takes real time")]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Bytes that a machine has written to a disk.
+fn written(disk: &std::path::Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(disk).unwrap().blocks() * 512
+}
+
+#[test]
+fn machines_that_go_wrong_are_named_and_go_on() {
+    let Some(mut site) = Site::new(2) else { return };
+    site.serve(ALONE);
+    for (plug, name) in [(0, "one"), (1, "small")] {
+        let added = site.tell(&format!("hosts add {} --name {name}", card(plug)));
+        assert!(added.contains("out: added"), "{added}{}", site.log());
+    }
+    assert!(site.tell("deploy debian one small").contains("job for one, small"));
+    let one = site.options(Firmware::Bios, 0, &[DISK_BYTES, DISK_BYTES]);
+    let small = site.options(Firmware::Bios, 1, &[64 << 20]);
+    let (mut machine, mut other) = (site.start(&one), site.start(&small));
+    // Several disks and no rule: none is touched, and they are named. A disk that is too small: so it says.
+    machine.wait_for("the job failed", None, PATIENCE).unwrap();
+    let host = site.host(&card(0));
+    let reason = host["job"]["reason"].as_str().unwrap();
+    assert!(reason.contains("/dev/vda") && reason.contains("/dev/vdb"), "{host}");
+    assert_eq!((written(&one.disks[0]), written(&one.disks[1])), (0, 0));
+    other.wait_for("the job failed", None, PATIENCE).unwrap();
+    let host = site.host(&card(1));
+    assert!(host["job"]["reason"].as_str().unwrap().contains("too small"), "{host}");
+    assert!(site.tell("hosts log small").contains("too small"));
+    drop(other);
+
+    // The machine waits, and takes the next job at once. The server is restarted in the middle of it.
+    assert!(site.tell("deploy debian one --disk disk:serial=S2").ends_with("exit: 0\n"));
+    wait_until("the second disk is written", || written(&one.disks[1]) > 32 << 20);
+    site.serve(ALONE);
+    machine.wait_for("one login:", None, PATIENCE).unwrap();
+    assert_eq!(written(&one.disks[0]), 0);
+    assert!(["done", "back"].contains(&site.host(&card(0))["job"]["stage"].as_str().unwrap()));
+
+    // It loses its power in the middle of another install, is named, and goes on when it is back.
+    drop(machine);
+    assert!(site.tell("deploy debian one --disk disk:serial=S1").ends_with("exit: 0\n"));
+    let machine = site.start(&one);
+    wait_until("the first disk is written", || written(&one.disks[0]) > 32 << 20);
+    drop(machine);
+    wait_until("the machine is lost", || site.host(&card(0))["job"]["stage"] == "lost");
+    assert!(site.tell("hosts").contains("it goes on when it boots again"));
+    let mut machine = site.start(&one);
+    machine.wait_for("one login:", FAILED, PATIENCE).unwrap();
+    assert!(["done", "back"].contains(&site.host(&card(0))["job"]["stage"].as_str().unwrap()));
+}
+
+/// What `tcpdump` saw of DHCP: who answered, and whether with an address.
+fn answers(text: &str) -> Vec<(String, bool)> {
+    let mut answers = Vec::new();
+    let mut from = String::new();
+    for line in text.lines() {
+        if let Some((_, packet)) = line.split_once("IP ").filter(|_| !line.starts_with('\t')) {
+            from = packet.to_owned();
+        }
+        if line.contains("BOOTP/DHCP, Reply") {
+            let source = if line.contains(" > ") { line } else { &from };
+            let source = source.trim().trim_start_matches("IP ").split(" > ").next().unwrap_or_default();
+            answers.push((source.rsplit_once('.').unwrap_or((source, "")).0.trim().to_owned(), false));
+        } else if line.contains("Your-IP")
+            && let Some(last) = answers.last_mut()
+        {
+            last.1 = true;
+        }
+    }
+    answers
+}
+
+/// The block of settings for dnsmasq in docs/netboot.md, with our address.
+fn dnsmasq_of_the_page() -> String {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/netboot.md")).unwrap();
+    let (_, rest) = page.split_once("```conf\n").unwrap();
+    rest.split_once("```").unwrap().0.replace("10.0.0.1", "10.9.0.1")
+}
+
+#[test]
+fn beside_another_dhcp_server_only_the_loader_comes_from_us() {
+    let Some(mut site) = Site::new(5) else { return };
+    let neighbour = Neighbour::join(&site.room, 2).unwrap();
+    let file = site.bench.path("dnsmasq.conf");
+    let dnsmasq = |settings: &str| {
+        fs::write(&file, settings).unwrap();
+        let mut command = Command::new("dnsmasq");
+        command.args([
+            "--keep-in-foreground",
+            "--port=0",
+            "--leasefile-ro",
+            "--user=root",
+            "--interface=eth0",
+        ]);
+        command.args(["--dhcp-range=10.9.0.50,10.9.0.90,1h", "--dhcp-authoritative"]);
+        command.arg(format!("--conf-file={}", file.display()));
+        Running(neighbour.inside(&command).spawn().unwrap())
+    };
+    let seen = site.bench.path("seen.pcap");
+    let mut command = Command::new("tcpdump");
+    command.args(["-i", BRIDGE, "-U", "--immediate-mode", "-w"]).arg(&seen);
+    command.args(["-Z", "root", "udp", "port", "67", "or", "port", "4011"]);
+    let capture = Running(site.room.inside(&command).stderr(Stdio::null()).spawn().unwrap());
+    let other = dnsmasq("");
+    site.serve("");
+    let admit = "waiting: an administrator must admit this machine";
+    let kinds = [Firmware::Uefi, Firmware::SecureHttp];
+    let options = [0, 1].map(|plug| site.options(kinds[plug as usize], plug, &[]));
+    let mut machines = options.each_ref().map(|options| site.start(options));
+    machines.iter_mut().for_each(|machine| machine.wait_for(admit, None, PATIENCE).unwrap());
+    drop((machines, capture));
+    let mut read = Command::new("tcpdump");
+    let text = read.args(["-n", "-v", "-r"]).arg(&seen).output().unwrap();
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    let answers = answers(&text);
+    for (source, gives) in [("10.9.0.1", false), ("10.9.0.2", true)] {
+        let of_it: Vec<bool> =
+            answers.iter().filter(|(from, _)| from == source).map(|(_, gives)| *gives).collect();
+        assert!(!of_it.is_empty() && of_it.iter().all(|own| *own == gives), "{source}: {answers:?}\n{text}");
+    }
+
+    // A site that wants all from its own server writes what the page says.
+    drop(other);
+    let _other = dnsmasq(&dnsmasq_of_the_page());
+    site.serve("--dhcp off");
+    for (firmware, plug) in [(Firmware::Bios, 2), (Firmware::Uefi, 3), (Firmware::SecureHttp, 4)] {
+        let mut machine = site.start(&site.options(firmware, plug, &[]));
+        machine.wait_for(admit, None, PATIENCE).unwrap();
+    }
+    // And a machine that can't boot from the network at all starts from a USB stick with what the server offers.
+    let stick = site.bench.path("stick");
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--fail", "http://10.9.0.1/diskcast.iso", "--output"]).arg(&stick);
+    assert!(site.room.inside(&command).status().unwrap().success());
+    for (firmware, plug) in [(Firmware::Bios, 0), (Firmware::SecureHttp, 1)] {
+        let options = BareOptions { stick: Some(stick.clone()), ..site.options(firmware, plug, &[1 << 30]) };
+        let mut machine = site.start(&options);
+        machine.wait_for(admit, None, PATIENCE).unwrap();
+        let disks = &site.host(&card(plug))["facts"]["disks"];
+        assert_eq!(disks.as_array().unwrap().len(), 1, "the stick is no disk to work on: {disks}");
+    }
 }

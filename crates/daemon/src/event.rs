@@ -94,10 +94,19 @@ pub enum Event {
         machine: String,
         /// Where it called from.
         peer: SocketAddr,
+        /// What it did.
+        work: String,
         /// Why it failed.
         failure: Option<String>,
     },
-    /// A machine fell silent while it installed.
+    /// A machine was woken, or the power program has been told to.
+    MachinePower {
+        /// The address of its network card.
+        machine: String,
+        /// Why that failed.
+        failure: Option<String>,
+    },
+    /// A machine fell silent at work.
     MachineLost {
         /// The address of its network card.
         machine: String,
@@ -161,13 +170,17 @@ impl fmt::Display for Event {
             }
             Self::TokenNotWritten { error } => write!(f, "the join token could not be renewed: {error}"),
             Self::MachineBoots { machine, what } => write!(f, "machine {machine} {what}"),
-            Self::MachineDone { machine, failure: None, .. } => {
-                write!(f, "machine {machine} has its disk and starts from it")
+            Self::MachineDone { machine, work, failure: None, .. } => {
+                write!(f, "machine {machine} has done its job: {work}")
             }
-            Self::MachineDone { machine, failure: Some(why), .. } => {
-                write!(f, "machine {machine} failed: {why}")
+            Self::MachineDone { machine, work, failure: Some(why), .. } => {
+                write!(f, "machine {machine} failed at its job, {work}: {why}")
             }
-            Self::MachineLost { machine } => write!(f, "machine {machine} fell silent while it installed"),
+            Self::MachinePower { machine, failure: None } => write!(f, "machine {machine} is told to boot"),
+            Self::MachinePower { machine, failure: Some(why) } => {
+                write!(f, "machine {machine} could not be told to boot: {why}")
+            }
+            Self::MachineLost { machine } => write!(f, "machine {machine} fell silent at work"),
             Self::NetbootFailed { error } => write!(f, "machines can't boot from here any more: {error}"),
             Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),
         }

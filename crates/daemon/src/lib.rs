@@ -45,6 +45,6 @@ mod unicast_share;
 mod uploads;
 
 pub use groups::MulticastOptions;
-pub use netboot::NetbootSettings;
+pub use netboot::{DhcpSettings, NetbootSettings};
 pub use serve::{ServeOptions, Server, serve};
 pub use swarms::{Places, number_of as place_number};

@@ -1,17 +1,26 @@
 //! Starts what machines boot from: DHCP, TFTP, and the boot files by HTTP.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::task::{self, Poll};
 
 use axum::Router;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use base::{Error, ErrorKind, Result};
+use http_body::{Frame, SizeHint};
+use net::api::Power;
 use net::interface;
-use net::netboot::{Asked, BootFiles, FileEvent, Leases, Netboot, NetbootEvent, NetbootOptions};
+use net::mac::Mac;
+use net::netboot::{Asked, Dhcp, FileEvent, Firmware, Leases, Netboot, NetbootEvent, NetbootOptions};
 use net::token::Fingerprint;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -29,10 +38,23 @@ pub struct NetbootSettings {
     pub interface: String,
     /// Folder of a boot image.
     pub folder: PathBuf,
-    /// The addresses that machines get: first, last, and bits of the network; `None` beside another DHCP server.
-    pub addresses: Option<(Ipv4Addr, Ipv4Addr, u8)>,
+    /// What machines are told by DHCP.
+    pub dhcp: DhcpSettings,
     /// More words for the kernel.
     pub kernel_parameters: String,
+    /// A program that switches machines: its words are `on` or `restart`, the address of the card, and the name.
+    pub power_program: Option<PathBuf>,
+}
+
+/// What machines are told by DHCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DhcpSettings {
+    /// Where their boot loader is, beside another server.
+    Beside,
+    /// An address, too, of this range in a network with so many bits.
+    Gives(Ipv4Addr, Ipv4Addr, u8),
+    /// Nothing: another server names our files.
+    Off,
 }
 
 /// What machines must know of the server.
@@ -47,13 +69,63 @@ pub(crate) struct Boots {
     /// The machines, and their jobs.
     pub fleet: Arc<Fleet>,
     interface: String,
+    /// Switches machines on and off.
+    power_program: Option<PathBuf>,
     _servers: Netboot,
 }
 
 impl Boots {
-    /// Wakes the machine with the network card `mac`.
-    pub(crate) fn wake(&self, mac: &str) -> Result<()> {
-        net::netboot::wake(&self.interface, mac.parse()?)
+    /// Whether it can restart machines.
+    pub(crate) fn can_restart(&self) -> bool {
+        self.power_program.is_some()
+    }
+
+    /// Names machines that fell silent, and gets those to boot that are to. Call it about once a second.
+    pub(crate) fn sweep(&self, log: &Log) {
+        let swept = self.fleet.sweep();
+        for mac in swept.lost {
+            log(&Event::MachineLost { machine: mac.to_string() });
+        }
+        for (mac, power) in swept.due {
+            if let Err(error) = self.power(mac, power, log) {
+                log(&Event::MachinePower { machine: mac.to_string(), failure: Some(error.to_string()) });
+            }
+        }
+    }
+
+    fn power(&self, mac: Mac, power: Power, log: &Log) -> Result<()> {
+        let word = match power {
+            Power::Leave => return Ok(()),
+            Power::Wake => {
+                net::netboot::wake(&self.interface, mac)?;
+                "on"
+            }
+            Power::Restart => "restart",
+        };
+        let Some(program) = &self.power_program else {
+            log(&Event::MachinePower { machine: mac.to_string(), failure: None });
+            return Ok(());
+        };
+        let name = self.fleet.name(mac).unwrap_or_default();
+        let mut command = Command::new(program);
+        command.arg(word).arg(mac.to_string()).arg(name).stdin(Stdio::null()).stdout(Stdio::null());
+        let running = command.stderr(Stdio::piped()).spawn();
+        let running = running.map_err(|e| Error::from_io(format!("run `{}`", program.display()), e))?;
+        // A board may take its time to answer, and others are to be woken.
+        let (log, machine, program) = (log.clone(), mac.to_string(), program.display().to_string());
+        std::thread::spawn(move || {
+            let failure = match running.wait_with_output() {
+                Ok(output) if output.status.success() => None,
+                Ok(output) => {
+                    let words = String::from_utf8_lossy(&output.stderr);
+                    let last = words.lines().last().unwrap_or("it said nothing");
+                    Some(format!("`{program} {word}` failed: {last}"))
+                }
+                Err(error) => Some(format!("wait for `{program}`: {error}")),
+            };
+            log(&Event::MachinePower { machine, failure });
+        });
+        Ok(())
     }
 }
 
@@ -64,7 +136,7 @@ pub(crate) fn start(
     state: &Path,
     here: Here,
     runtime: &Runtime,
-) -> Result<(Boots, TcpListener, Arc<dyn BootFiles>)> {
+) -> Result<(Boots, TcpListener, Arc<ServedFiles>)> {
     let interface = interface::choose(&settings.interface)?;
     let address = interface.ipv4().ok_or_else(|| {
         let text = format!("interface `{}` has no IPv4 address, by which machines boot", settings.interface);
@@ -77,9 +149,12 @@ pub(crate) fn start(
         fingerprint: here.fingerprint,
         kernel_parameters: settings.kernel_parameters.clone(),
     };
-    let files: Arc<dyn BootFiles> = Arc::new(ServedFiles::read(&settings.folder, site, fleet.clone())?);
-    let leases =
-        settings.addresses.map(|(first, last, bits)| Leases::of(first, last, address, bits)).transpose()?;
+    let files = Arc::new(ServedFiles::read(&settings.folder, site, fleet.clone())?);
+    let dhcp = match settings.dhcp {
+        DhcpSettings::Beside => Dhcp::Loader,
+        DhcpSettings::Gives(first, last, bits) => Dhcp::Address(Leases::of(first, last, address, bits)?),
+        DhcpSettings::Off => Dhcp::Nothing,
+    };
     let http =
         runtime.block_on(TcpListener::bind(SocketAddr::from((address, HTTP_PORT)))).map_err(|error| {
             let kind = if error.kind() == std::io::ErrorKind::AddrInUse {
@@ -95,8 +170,9 @@ pub(crate) fn start(
         })?;
     let (seen, name) = (fleet.clone(), interface.name.clone());
     let tell = Arc::new(move |event: NetbootEvent| told(&event, &seen, &here.log));
-    let options = NetbootOptions { interface, address, leases, files: files.clone(), tell };
-    let boots = Boots { fleet, interface: name, _servers: Netboot::start(options)? };
+    let options = NetbootOptions { interface, address, dhcp, files: files.clone(), tell };
+    let power_program = settings.power_program.clone();
+    let boots = Boots { fleet, interface: name, power_program, _servers: Netboot::start(options)? };
     Ok((boots, http, files))
 }
 
@@ -109,7 +185,7 @@ fn told(event: &NetbootEvent, fleet: &Fleet, log: &Log) {
         NetbootEvent::Asked(Asked { mac, firmware, .. }, answered) => {
             fleet.seen(*mac, Step::Firmware);
             let what = match (answered, firmware) {
-                (true, Some(firmware)) => format!("asks where to boot from: {}", firmware.loader()),
+                (true, Some(firmware)) => format!("asks where to boot from: {}", firmware_name(*firmware)),
                 (_, None) => {
                     "asks where to boot from, and has firmware for which there is no boot loader".to_owned()
                 }
@@ -129,14 +205,44 @@ fn told(event: &NetbootEvent, fleet: &Fleet, log: &Log) {
     log(&Event::MachineBoots { machine, what });
 }
 
+fn firmware_name(firmware: Firmware) -> &'static str {
+    match firmware {
+        Firmware::Bios => "BIOS",
+        Firmware::Uefi => "UEFI",
+        Firmware::UefiHttp => "UEFI by HTTP",
+        Firmware::Ipxe => "iPXE",
+    }
+}
+
 /// The boot files by HTTP.
-pub(crate) fn router(files: Arc<dyn BootFiles>) -> Router {
+pub(crate) fn router(files: Arc<ServedFiles>) -> Router {
     Router::new().fallback(get(file)).with_state(files)
 }
 
-async fn file(State(files): State<Arc<dyn BootFiles>>, uri: Uri) -> Response {
-    match files.open(uri.path().trim_start_matches('/')) {
-        Some(content) => content.into_response(),
-        None => StatusCode::NOT_FOUND.into_response(),
+async fn file(State(files): State<Arc<ServedFiles>>, uri: Uri) -> Response {
+    // So iPXE writes the colons of a card's address.
+    let path = uri.path().replace("%3A", ":");
+    let Some(parts) = files.parts(path.trim_start_matches('/')) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    Body::new(Parts(parts.into())).into_response()
+}
+
+/// The parts of a file. Firmware asks first how long it is, and reserves memory for it.
+struct Parts(VecDeque<Bytes>);
+
+impl http_body::Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut task::Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|part| Ok(Frame::data(part))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
     }
 }

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::api::{self, App};
 use crate::clock;
-use crate::event::{Event, Log};
+use crate::event::Log;
 use crate::groups::MulticastOptions;
 use crate::identity::Identity;
 use crate::join::Join;
@@ -128,9 +128,7 @@ async fn sweep(app: Arc<App>) {
             if sweeps.is_multiple_of(SWEEPS_PER_REPORT) {
                 app.sessions.log_running();
             }
-            for mac in app.boots.iter().flat_map(|boots| boots.fleet.sweep()) {
-                (app.log)(&Event::MachineLost { machine: mac.to_string() });
-            }
+            app.boots.iter().for_each(|boots| boots.sweep(&app.log));
             let event = app.join.tend(&app.authority, clock::unix_seconds());
             event.iter().for_each(|event| (app.log)(event));
         };

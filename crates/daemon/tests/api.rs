@@ -173,6 +173,35 @@ fn a_token_opens_what_it_names_until_it_expires() {
     assert_eq!(reader.put_object(&object, Bytes::from_static(b"x")).unwrap_err().kind(), ErrorKind::Denied);
 }
 
+#[test]
+fn only_an_administrator_manages_machines() {
+    use daemon::authority::Right;
+    use net::api::{JobRequest, MachineChange, Power, Work};
+    let bench = start(true);
+    let job = JobRequest {
+        work: Work::Wipe,
+        machines: vec!["*".to_owned()],
+        disk: None,
+        begins: 0,
+        power: Power::Leave,
+    };
+    let all = |right: Right| {
+        let client = bench.client(&["*"], right, u64::MAX);
+        let kinds = [
+            client.give_job(&job).unwrap_err(),
+            client.change_machines(&MachineChange::Open { seconds: 60 }).unwrap_err(),
+            client.machines().unwrap_err(),
+            client.machine_log("52:54:00:00:00:01").unwrap_err(),
+        ];
+        kinds.map(|error| error.kind())
+    };
+    for right in [Right::Read, Right::Write] {
+        assert_eq!(all(right), [ErrorKind::Denied; 4]);
+    }
+    // No machine boots from this server.
+    assert_eq!(all(Right::Manage), [ErrorKind::Refused; 4]);
+}
+
 /// Sends `request` unchanged and returns the whole answer.
 fn raw(bench: &Bench, request: &str) -> String {
     let mut stream = TcpStream::connect(bench.server.address()).unwrap();

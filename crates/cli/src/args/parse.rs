@@ -1,10 +1,11 @@
 //! Parses and checks the values of options. Errors are texts for the user.
 
-use std::net::Ipv4Addr;
-
 use base::units;
+use daemon::DhcpSettings;
 use daemon::attached::Quiesce;
 use disk::grow::Wish;
+
+use crate::clock;
 
 /// Parses KEY=VALUE; the key is not empty.
 pub(crate) fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -52,17 +53,21 @@ pub(crate) fn parse_range(text: &str) -> Result<std::ops::Range<u64>, String> {
         .ok_or_else(|| "expected OFFSET+LENGTH, such as 1M+4096".to_owned())
 }
 
-/// Parses FIRST-LAST/BITS into addresses and the length of their network's prefix.
-pub(crate) fn parse_addresses(text: &str) -> Result<(Ipv4Addr, Ipv4Addr, u8), String> {
-    let parsed = text.split_once('/').and_then(|(range, bits)| {
+/// Parses what machines are told by DHCP.
+pub(crate) fn parse_dhcp(text: &str) -> Result<DhcpSettings, String> {
+    let range = || {
+        let (range, bits) = text.split_once('/')?;
         let (first, last) = range.split_once('-')?;
-        Some((
-            first.parse().ok()?,
-            last.parse().ok()?,
-            bits.parse().ok().filter(|bits| (8..=30).contains(bits))?,
-        ))
-    });
-    parsed.ok_or_else(|| "expected FIRST-LAST/BITS, such as 10.0.0.100-10.0.0.200/24".to_owned())
+        let bits = bits.parse().ok().filter(|bits| (8..=30).contains(bits))?;
+        Some(DhcpSettings::Gives(first.parse().ok()?, last.parse().ok()?, bits))
+    };
+    match text {
+        "beside" => Ok(DhcpSettings::Beside),
+        "off" => Ok(DhcpSettings::Off),
+        _ => range().ok_or_else(|| {
+            "expected `beside`, `off`, or FIRST-LAST/BITS, such as 10.0.0.100-10.0.0.200/24".to_owned()
+        }),
+    }
 }
 
 /// Parses the size of a chunk: a power of two within the limits.
@@ -121,6 +126,23 @@ pub(crate) fn parse_lifetime(text: &str) -> Result<std::time::Duration, String> 
     seconds
         .map(std::time::Duration::from_secs)
         .ok_or_else(|| "expected a time such as 30d, 8h or 15m".to_owned())
+}
+
+/// Parses how long a window is open; 0 closes it.
+pub(crate) fn parse_window(text: &str) -> Result<std::time::Duration, String> {
+    match text {
+        "0" | "0s" => Ok(std::time::Duration::ZERO),
+        _ => parse_lifetime(text),
+    }
+}
+
+/// Parses a moment: as in RFC 3339, or how long it is until then. Returns seconds since 1970.
+pub(crate) fn parse_moment(text: &str) -> Result<u64, String> {
+    if let Ok(time) = parse_lifetime(text) {
+        return Ok(clock::unix_seconds() + time.as_secs());
+    }
+    clock::parse_rfc3339(text)
+        .ok_or_else(|| "expected a time such as 2026-12-01T22:30:00+01:00, or 2h from now".to_owned())
 }
 
 /// Parses what to freeze: `agent:SOCKET` or `mount:PATH`.

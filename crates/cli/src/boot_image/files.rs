@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::Result;
 
+/// The files that the folder has in the end, and that machines load.
+pub(super) const KERNEL: &str = "vmlinuz";
+pub(super) const SYSTEM: &str = "initrd.img";
+
 /// Everything below `folder`, each folder before what it holds, in order of the names.
 pub(super) fn walk(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();

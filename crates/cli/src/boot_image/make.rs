@@ -6,18 +6,14 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::files::{copy_entry, walk, write};
+use super::files::{KERNEL, SYSTEM, copy_entry, walk, write};
 use super::tree::{Tree, Wanted};
-use super::{archive, loaders, modules, programs};
+use super::{archive, iso, loaders, modules, programs};
 use crate::exit::{Exit, Failure, Result};
 
 /// The first process of a machine, and what its DHCP client calls.
 const INIT: &str = include_str!("../../../../integrations/initramfs/init");
 const ADDRESS: &str = include_str!("../../../../integrations/initramfs/address");
-
-/// The files that the folder has in the end.
-pub(crate) const KERNEL: &str = "vmlinuz";
-pub(crate) const SYSTEM: &str = "initrd.img";
 
 /// What was made.
 pub(crate) struct Made {
@@ -44,11 +40,14 @@ pub(crate) fn make(out: &Path, wanted: &Wanted, tell: impl Fn(&str)) -> Result<M
     write(&system.join("init"), INIT, true)?;
     write(&system.join("usr/share/diskcast/address"), ADDRESS, true)?;
     let done = work.path().join("done");
-    fs::create_dir_all(done.join("grub"))?;
+    fs::create_dir_all(&done)?;
     tell("packing the system in memory");
     archive::pack(&system, &done.join(SYSTEM), wanted.level)?;
-    fs::copy(tree.path(&format!("boot/vmlinuz-{release}")), done.join(KERNEL))?;
+    let kernel = tree.path(&format!("boot/vmlinuz-{release}"));
+    fs::copy(&kernel, done.join(KERNEL))?;
     loaders::copy(&tree, &done)?;
+    tell("making the ISO image");
+    iso::make(&tree, &kernel, work.path(), &done)?;
     let bytes = |name: &str| fs::metadata(done.join(name)).map(|found| found.len());
     let made = Made { kernel_bytes: bytes(KERNEL)?, system_bytes: bytes(SYSTEM)?, release };
     let about = json!({

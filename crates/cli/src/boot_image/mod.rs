@@ -7,6 +7,7 @@
 
 mod archive;
 mod files;
+mod iso;
 mod loaders;
 mod make;
 mod modules;

@@ -13,6 +13,7 @@ use crate::exit::{Exit, Failure, Result};
 const FOLDERS: &[&str] = &["bin", "sbin", "usr/bin", "usr/sbin"];
 /// What the init, `install`, `grow` and `personalize` call. Busybox has the rest.
 const PROGRAMS: &[&str] = &[
+    "blkdiscard",
     "blkid",
     "blockdev",
     "btrfs",

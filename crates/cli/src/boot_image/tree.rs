@@ -39,6 +39,8 @@ const PACKAGES: &[&str] = &[
     "grub-efi-amd64-signed",
     "grub-pc-bin",
     "grub-common",
+    "ipxe",
+    "xorriso",
 ];
 /// Where libraries lie.
 const LIBRARIES: &[&str] = &["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];

@@ -1,10 +1,9 @@
 //! `diskcast deploy`: gives machines that boot from the network an image.
 
-use net::api::{After, DeployRequest};
-use serde_json::json;
+use net::api::{After, Work};
 
 use super::Context;
-use super::hosts::{self, At};
+use super::hosts::{self, At, Terms};
 use crate::exit::Result;
 
 /// Put an image on machines that boot from the network
@@ -15,7 +14,7 @@ use crate::exit::Result;
 #[command(after_help = "\
 Examples:
   diskcast deploy classroom lab-07
-  diskcast deploy classroom@12 lab --wake
+  diskcast deploy classroom@12 lab --wake --at 2026-12-01T22:30:00+01:00
   diskcast deploy web rack4 --disk 'disk:size=>=400G,rotational=false' --grow")]
 pub(crate) struct Args {
     /// `image`, `image:tag` or `image@version`
@@ -23,35 +22,20 @@ pub(crate) struct Args {
     /// Machines by name or address of the network card, groups, or `*` for all
     #[arg(required = true)]
     pub machines: Vec<String>,
-    /// Which disk, if a machine has several: `disk:serial=S1`
-    #[arg(long, value_name = "RULE")]
-    pub disk: Option<String>,
     /// Leave the disk as it was captured: without a host name and identity of its own
     #[arg(long)]
     pub as_captured: bool,
     /// Grow the last partition to the end of the disk
     #[arg(long)]
     pub grow: bool,
-    /// Wake the machines
-    #[arg(long)]
-    pub wake: bool,
     #[command(flatten)]
-    pub at: At,
+    pub terms: Terms,
+    #[command(flatten)]
+    pub server: At,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    args.disk.as_deref().map(crate::target::check_rule).transpose()?;
-    let request = DeployRequest {
-        reference: args.name.clone(),
-        machines: args.machines.clone(),
-        disk: args.disk.clone(),
-        after: After { own: !args.as_captured, grow: args.grow },
-        wake: args.wake,
-    };
-    let done = hosts::manager(context, &args.at)?.deploy(&request)?;
-    let record = json!({ "type": "deployment", "reference": done.reference, "machines": done.machines });
-    context.output.result(&record, || {
-        let names = hosts::names(&done.machines);
-        format!("{} will be put on {names}, when they boot; see `diskcast hosts`\n", done.reference)
-    })
+    let after = After { own: !args.as_captured, grow: args.grow };
+    let work = Work::Install { reference: args.name.clone(), after };
+    hosts::give(context, &hosts::manager(context, &args.server)?, work, &args.machines, &args.terms)
 }

@@ -1,18 +1,22 @@
 //! `diskcast hosts`: the machines that boot from the network.
 
+mod jobs;
+mod names;
+mod table;
+
 use std::path::PathBuf;
 
-use base::units::show_bytes;
-use net::api::{MachineChange, MachineStatus, Machines, NewMachine};
+use net::api::{MachineChange, MachineStatus, NewMachine, Work};
 use net::client::Client;
-use serde_json::{Value, json};
+use serde_json::json;
 
+pub(crate) use self::jobs::{Terms, give};
+use self::names::names;
 use super::Context;
-use crate::args::parse::parse_lifetime;
+use crate::args::parse::parse_window;
 use crate::args::{ServerAccess, StateFolder};
 use crate::connect;
 use crate::exit::{Exit, Failure, Result};
-use crate::ui::table::{Align, Table};
 
 /// Show and change the machines that boot from the network
 ///
@@ -27,7 +31,9 @@ Examples:
   diskcast hosts admit 52:54:00:12:34:56
   diskcast hosts add 52:54:00:12:34:56 --name lab-07 --group lab
   diskcast hosts import machines.csv
-  diskcast hosts open 30m",
+  diskcast hosts open 30m
+  diskcast hosts capture lab-07 classroom
+  diskcast hosts wipe lab-07 --disk disk:serial=S1",
     args_conflicts_with_subcommands = true,
     subcommand_value_name = "WHAT",
     subcommand_help_heading = "Changes"
@@ -80,6 +86,48 @@ pub(crate) enum Change {
         #[command(flatten)]
         at: At,
     },
+    /// Store the disk of a machine as a new version of an image
+    Capture {
+        /// Its name, or the address of its network card
+        machine: String,
+        /// The image; it need not exist yet
+        image: String,
+        #[command(flatten)]
+        terms: Terms,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Erase the disks of machines: everything on them is lost
+    Wipe {
+        #[arg(required = true)]
+        machines: Vec<String>,
+        #[command(flatten)]
+        terms: Terms,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Keep machines in our system, with a shell on their consoles
+    Shell {
+        #[arg(required = true)]
+        machines: Vec<String>,
+        #[command(flatten)]
+        terms: Terms,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Take jobs back that no machine works on
+    Cancel {
+        #[arg(required = true)]
+        machines: Vec<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Show what the console of a machine showed of its last job
+    Log {
+        machine: String,
+        #[command(flatten)]
+        at: At,
+    },
     /// Forget machines: by name, address or group
     Remove {
         #[arg(required = true)]
@@ -89,7 +137,7 @@ pub(crate) enum Change {
     },
     /// Admit every machine that calls from now on, for a time; `0s` ends that
     Open {
-        #[arg(value_name = "TIME", value_parser = parse_lifetime)]
+        #[arg(value_name = "TIME", value_parser = parse_window)]
         time: std::time::Duration,
         #[command(flatten)]
         at: At,
@@ -99,9 +147,21 @@ pub(crate) enum Change {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let Some(change) = &args.change else {
         let machines = manager(context, &args.at)?.machines()?;
-        return show(context, &machines);
+        return table::show(context, &machines);
     };
     let (at, change) = match change {
+        Change::Capture { machine, image, terms, at } => {
+            let work = Work::Capture { image: image.clone() };
+            return give(context, &manager(context, at)?, work, std::slice::from_ref(machine), terms);
+        }
+        Change::Wipe { machines, terms, at } => {
+            return give(context, &manager(context, at)?, Work::Wipe, machines, terms);
+        }
+        Change::Shell { machines, terms, at } => {
+            return give(context, &manager(context, at)?, Work::Shell, machines, terms);
+        }
+        Change::Log { machine, at } => return log(context, &manager(context, at)?, machine),
+        Change::Cancel { machines, at } => (at, MachineChange::Cancel { machines: machines.clone() }),
         Change::Admit { machines, at } => (at, MachineChange::Admit { machines: machines.clone() }),
         Change::Add { mac, name, groups, at } => {
             let groups = (!groups.is_empty()).then(|| groups.clone());
@@ -124,6 +184,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             format!("every machine that calls in the next {seconds} s is admitted\n")
         }
         MachineChange::Remove { .. } => format!("removed {}\n", names(&changed)),
+        MachineChange::Cancel { .. } => format!("no job any more: {}\n", names(&changed)),
         MachineChange::Admit { .. } => format!("admitted {}\n", names(&changed)),
         MachineChange::Add { .. } => format!("added {}\n", names(&changed)),
     })
@@ -134,15 +195,13 @@ pub(crate) fn manager(context: &Context, at: &At) -> Result<Client> {
     connect::manager(context, at.server.as_deref(), &at.access, &at.state)
 }
 
-/// Names of machines for people.
-pub(crate) fn names(machines: &[MachineStatus]) -> String {
-    let names: Vec<&str> =
-        machines.iter().map(|machine| machine.name.as_deref().unwrap_or(&machine.mac)).collect();
-    match names.len() {
-        0 => "no machine".to_owned(),
-        1..=5 => names.join(", "),
-        count => format!("{count} machines"),
-    }
+fn log(context: &Context, client: &Client, machine: &str) -> Result<()> {
+    let machines = client.machines()?.machines;
+    let is_meant = |status: &&MachineStatus| status.mac == machine || status.name.as_deref() == Some(machine);
+    let mac = machines.iter().find(is_meant).map_or(machine, |status| &status.mac);
+    let log = client.machine_log(mac)?;
+    let record = json!({ "type": "host_log", "machine": mac, "job": log.job, "text": log.text });
+    context.output.result(&record, || log.text.clone())
 }
 
 /// The machines of a file of lines `ADDRESS,NAME,GROUP,...`.
@@ -161,67 +220,6 @@ fn parse(text: &str) -> Result<Vec<NewMachine>> {
         Ok(NewMachine { mac: mac.to_owned(), name, groups })
     };
     lines.map(machine).collect()
-}
-
-fn show(context: &Context, machines: &Machines) -> Result<()> {
-    let output = context.output;
-    if machines.machines.is_empty() {
-        output.note("no machine has booted from here yet");
-    }
-    if machines.open_seconds > 0 {
-        output.note(&format!("every machine that calls in the next {} s is admitted", machines.open_seconds));
-    }
-    let mut table = Table::new(&[
-        ("NAME", Align::Left),
-        ("CARD", Align::Left),
-        ("GROUPS", Align::Left),
-        ("DISKS", Align::Left),
-        ("SEEN", Align::Left),
-        ("JOB", Align::Left),
-    ]);
-    let mut records: Vec<Value> = Vec::new();
-    for machine in &machines.machines {
-        table.row([
-            machine.name.clone().unwrap_or_else(|| "-".to_owned()),
-            machine.mac.clone(),
-            machine.groups.join(" "),
-            disks(machine),
-            seen(machine),
-            job(machine),
-        ]);
-        let mut record = serde_json::to_value(machine).expect("a machine is plain data");
-        record["type"] = "host".into();
-        records.push(record);
-    }
-    output.list(&records, &table)?;
-    if !output.is_json() {
-        for machine in &machines.machines {
-            if let Some(reason) = machine.job.as_ref().and_then(|job| job.reason.as_ref()) {
-                output.note(&format!("{}: {reason}", machine.name.as_ref().unwrap_or(&machine.mac)));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn disks(machine: &MachineStatus) -> String {
-    let disks = machine.facts.iter().flat_map(|facts| &facts.disks);
-    disks.map(|disk| show_bytes(disk.size_bytes)).collect::<Vec<_>>().join(", ")
-}
-
-fn seen(machine: &MachineStatus) -> String {
-    match (machine.seen_seconds_ago, &machine.seen_in) {
-        (Some(seconds), Some(step)) => format!("{seconds} s ago, {step}"),
-        _ => "-".to_owned(),
-    }
-}
-
-fn job(machine: &MachineStatus) -> String {
-    match &machine.job {
-        _ if !machine.admitted => "not admitted".to_owned(),
-        Some(job) => format!("{} {}", job.reference, job.stage.name()),
-        None => "-".to_owned(),
-    }
 }
 
 #[cfg(test)]

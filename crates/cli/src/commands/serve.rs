@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use daemon::{MulticastOptions, NetbootSettings, Places, ServeOptions, Server};
+use daemon::{DhcpSettings, MulticastOptions, NetbootSettings, Places, ServeOptions, Server};
 use net::interface;
 use serde_json::json;
 
 use super::Context;
 use crate::args::StateFolder;
-use crate::args::parse::{parse_addresses, parse_lifetime, parse_rate};
+use crate::args::parse::{parse_dhcp, parse_lifetime, parse_rate};
 use crate::exit::Result;
 use crate::{clock, interrupt, notify, repository};
 
@@ -66,12 +66,17 @@ pub(crate) struct Args {
     /// Folder that `diskcast boot-image` made
     #[arg(long, value_name = "FOLDER", requires = "netboot")]
     pub boot_image: Option<PathBuf>,
-    /// Also give these addresses to machines, `FIRST-LAST/BITS`: only on a network without a DHCP server
-    #[arg(long, value_name = "RANGE", value_parser = parse_addresses, requires = "netboot")]
-    pub dhcp: Option<(std::net::Ipv4Addr, std::net::Ipv4Addr, u8)>,
+    /// What machines are told by DHCP: `beside` another server, where their boot loader is; an address of
+    /// FIRST-LAST/BITS, too, on a network without a server; or nothing (`off`), where another server names our files
+    #[arg(long, value_name = "beside|RANGE|off", value_parser = parse_dhcp, default_value = "beside",
+        requires = "netboot")]
+    pub dhcp: DhcpSettings,
     /// More words for the kernel of machines that boot, such as `console=ttyS0`
     #[arg(long, value_name = "WORDS", default_value = "", requires = "netboot")]
     pub kernel_parameters: String,
+    /// Program that switches machines: called as `PROGRAM on|restart ADDRESS NAME`, as by ipmitool
+    #[arg(long, value_name = "PROGRAM", requires = "netboot")]
+    pub power_program: Option<PathBuf>,
     /// Lifetime of the printed join token
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
     pub token_expires: std::time::Duration,
@@ -104,8 +109,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             NetbootSettings {
                 interface,
                 folder,
-                addresses: args.dhcp,
+                dhcp: args.dhcp,
                 kernel_parameters: args.kernel_parameters.clone(),
+                power_program: args.power_program.clone(),
             }
         }),
         log: Arc::new(move |event| output.event(event)),

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Extension, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
 use net::api::{
-    DeployRequest, Deployment, JobStatus, MachineAnswer, MachineCall, MachineChange, MachineStatus, Machines,
-    Order, ProblemKind,
+    JobRequest, JobStatus, JobsMade, MachineAnswer, MachineCall, MachineChange, MachineLog, MachineStatus,
+    Machines, Order, Power, ProblemKind, Work,
 };
-use store::Reference;
+use net::token::Secret;
+use store::{ImageName, Reference};
 
 use super::access::Access;
 use super::app::App;
@@ -54,29 +55,42 @@ fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<M
     let order = match decision.task {
         Task::Wait(why) => Order::Wait { why },
         Task::Start => Order::Start,
-        Task::Install(job) => {
-            let reference: Reference = job.reference.parse()?;
-            let now = clock::unix_seconds();
-            let claims = Claims {
-                images: vec![reference.image().as_str().to_owned()],
-                right: Right::Read,
-                expires: now + JOB_TOKEN_SECONDS,
-                lasts: Some(JOB_TOKEN_SECONDS),
-                id: Some(TokenId::draw()?),
-            };
-            app.authority.record_made(&claims, &format!("machine {}", call.facts.mac), now)?;
-            let secret = app.authority.mint(&claims);
-            let secret = secret.ok_or_else(|| Failure::internal("the token of the job could not be made"))?;
-            let JobStatus { job, reference, disk, after, .. } = job;
-            Order::Install { job, reference, disk, after, secret }
+        Task::Work(JobStatus { job, work, disk, .. }) => {
+            let secret = secret_for(app, &work, &call.facts.mac)?;
+            Order::Work { job, work, disk, secret }
         }
     };
     // Not what somebody only says who has not shown that it is this machine.
-    if let Some(outcome) = call.outcome.as_ref().filter(|_| decision.ended) {
-        let (machine, failure) = (call.facts.mac.clone(), outcome.failure.clone());
-        (app.log)(&Event::MachineDone { machine, peer, failure });
+    if let (Some(outcome), Some(work)) = (&call.outcome, decision.ended) {
+        let (machine, failure, work) = (call.facts.mac.clone(), outcome.failure.clone(), work.to_string());
+        (app.log)(&Event::MachineDone { machine, peer, work, failure });
+        if let Some(text) = &outcome.log {
+            boots(app)?.fleet.keep_log(&call.facts.mac, outcome.job, text)?;
+        }
     }
     Ok(MachineAnswer { nonce: decision.nonce, again_ms: decision.again_ms, name: decision.name, order })
+}
+
+/// A token for the image that `work` is about, and for nothing else.
+fn secret_for(app: &App, work: &Work, machine: &str) -> Result<Option<Secret>, Failure> {
+    let (image, right) = match work {
+        Work::Install { reference, .. } => {
+            (reference.parse::<Reference>()?.image().as_str().to_owned(), Right::Read)
+        }
+        Work::Capture { image } => (image.clone(), Right::Write),
+        Work::Wipe | Work::Shell => return Ok(None),
+    };
+    let now = clock::unix_seconds();
+    let claims = Claims {
+        images: vec![image],
+        right,
+        expires: now + JOB_TOKEN_SECONDS,
+        lasts: Some(JOB_TOKEN_SECONDS),
+        id: Some(TokenId::draw()?),
+    };
+    app.authority.record_made(&claims, &format!("machine {machine}"), now)?;
+    let secret = app.authority.mint(&claims);
+    Ok(Some(secret.ok_or_else(|| Failure::internal("the token of the job could not be made"))?))
 }
 
 /// `GET machines`.
@@ -97,26 +111,45 @@ pub(super) async fn change(
     app.blocking(move |app| Ok::<_, Failure>(boots(app)?.fleet.apply(&change)?)).await.map(Json)
 }
 
-/// `POST deployments`.
-pub(super) async fn deploy(
+/// `GET machines/{mac}/log`.
+pub(super) async fn log(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(mac): Path<String>,
+) -> Result<Json<MachineLog>, Failure> {
+    access.manages()?;
+    app.blocking(move |app| Ok::<_, Failure>(boots(app)?.fleet.log(&mac)?)).await.map(Json)
+}
+
+/// `POST jobs`.
+pub(super) async fn give(
     access: Access,
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Deployment>, Failure> {
+) -> Result<Json<JobsMade>, Failure> {
     access.manages()?;
-    let request: DeployRequest = body::receive_json(&app, &headers, body).await?;
-    let deploy = move |app: &App| -> Result<Deployment, Failure> {
-        let reference: Reference = request.reference.parse()?;
-        // A name that means nothing is told now, not by thirty machines.
-        let (version, _) = app.repository.signed_manifest(&reference)?;
-        let reference = format!("{}@{}", reference.image(), version.manifest.number);
+    let request: JobRequest = body::receive_json(&app, &headers, body).await?;
+    let give = move |app: &App| -> Result<JobsMade, Failure> {
         let boots = boots(app)?;
-        let deployment = boots.fleet.deploy(&request, &reference)?;
-        if request.wake {
-            deployment.machines.iter().try_for_each(|machine| boots.wake(&machine.mac))?;
+        // A name that means nothing is told now, not by thirty machines.
+        let work = match &request.work {
+            Work::Install { reference, after } => {
+                let reference: Reference = reference.parse()?;
+                let (version, _) = app.repository.signed_manifest(&reference)?;
+                let reference = format!("{}@{}", reference.image(), version.manifest.number);
+                Work::Install { reference, after: *after }
+            }
+            Work::Capture { image } => {
+                Work::Capture { image: image.parse::<ImageName>()?.as_str().to_owned() }
+            }
+            Work::Wipe | Work::Shell => request.work.clone(),
+        };
+        if request.power == Power::Restart && !boots.can_restart() {
+            let text = "this server can't restart machines: start it with --power-program";
+            return Err(Failure::new(ProblemKind::Refused, text));
         }
-        Ok(deployment)
+        Ok(boots.fleet.give(&request, &work)?)
     };
-    app.blocking(deploy).await.map(Json)
+    app.blocking(give).await.map(Json)
 }

@@ -60,7 +60,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/machines", get(machines::list))
         .route("/machines/call", post(machines::call))
         .route("/machines/changes", post(machines::change))
-        .route("/deployments", post(machines::deploy))
+        .route("/machines/{mac}/log", get(machines::log))
+        .route("/jobs", post(machines::give))
         .route("/status", get(status::status));
     Router::new()
         .nest(net::api::PREFIX, api)

@@ -5,14 +5,18 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
+use net::api::MachineLog;
 use net::mac::Mac;
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
-use super::table::Record;
+use super::machine::Record;
 
 /// Records of machines as JSON, by the address of their card.
 const MACHINES: TableDefinition<&str, &[u8]> = TableDefinition::new("machines-1");
+
+/// Logs of machines as JSON, by the same.
+const LOGS: TableDefinition<&str, &[u8]> = TableDefinition::new("logs-1");
 
 /// Where records are kept. A replicated engine can stand in for the embedded one.
 pub(super) trait Ledger: Send + Sync {
@@ -21,6 +25,12 @@ pub(super) trait Ledger: Send + Sync {
 
     /// Keeps these records, or removes them; all or none, and durable when this returns.
     fn save(&self, changed: &[(Mac, Option<Record>)]) -> Result<()>;
+
+    /// Keeps the newest log of a machine.
+    fn save_log(&self, mac: Mac, log: &MachineLog) -> Result<()>;
+
+    /// That log.
+    fn log(&self, mac: Mac) -> Result<Option<MachineLog>>;
 }
 
 /// An embedded database in one file.
@@ -83,11 +93,32 @@ impl Ledger for Redb {
                         let bytes = serde_json::to_vec(record).expect("a record has a form in JSON");
                         table.insert(mac.as_str(), bytes.as_slice()).map_err(failed)?;
                     }
-                    None => drop(table.remove(mac.as_str()).map_err(failed)?),
+                    None => {
+                        table.remove(mac.as_str()).map_err(failed)?;
+                        write.open_table(LOGS).map_err(failed)?.remove(mac.as_str()).map_err(failed)?;
+                    }
                 }
             }
         }
         write.commit().map_err(failed)
+    }
+
+    fn save_log(&self, mac: Mac, log: &MachineLog) -> Result<()> {
+        let write = self.0.begin_write().map_err(failed)?;
+        let bytes = serde_json::to_vec(log).expect("a log has a form in JSON");
+        write.open_table(LOGS).map_err(failed)?.insert(&*mac.to_string(), &*bytes).map_err(failed)?;
+        write.commit().map_err(failed)
+    }
+
+    fn log(&self, mac: Mac) -> Result<Option<MachineLog>> {
+        let read = self.0.begin_read().map_err(failed)?;
+        let table = match read.open_table(LOGS) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+            opened => opened.map_err(failed)?,
+        };
+        let found = table.get(&*mac.to_string()).map_err(failed)?;
+        let damaged = |_| Error::new(ErrorKind::Corrupt, format!("the log of {mac} can't be read"));
+        found.map(|bytes| serde_json::from_slice(bytes.value()).map_err(damaged)).transpose()
     }
 }
 

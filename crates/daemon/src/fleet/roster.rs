@@ -3,15 +3,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use base::Result;
-use net::api::{DeployRequest, Deployment, MachineCall, MachineChange, MachineStatus, Machines};
+use base::{Error, ErrorKind, Result};
+use net::api::{JobRequest, JobsMade, MachineCall, MachineChange, MachineLog, MachineStatus, Machines, Work};
 use net::clock::Clock;
 use net::mac::Mac;
 use net::machine_key::is_proof;
 use parking_lot::Mutex;
 
 use super::ledger::{Ledger, Redb};
-use super::table::{Call, Decision, Step, Table};
+use super::machine::{Call, Decision, Now, Step};
+use super::table::{Swept, Table};
+use crate::clock;
+
+/// Longest log of a machine that is kept, in bytes.
+const LOG_BYTES_MAX: usize = 32 << 10;
 
 /// The table of machines of one server.
 pub(crate) struct Fleet {
@@ -52,11 +57,8 @@ impl Fleet {
                 _ => false,
             };
             let MachineCall { facts, key, outcome, working, .. } = call;
-            table.call(
-                mac,
-                Call { facts, key, outcome: outcome.as_ref(), working: *working, proven, nonce },
-                self.clock.now(),
-            )
+            let outcome = outcome.as_ref();
+            table.call(mac, Call { facts, key, outcome, working: *working, proven, nonce }, self.now())
         })
     }
 
@@ -71,7 +73,12 @@ impl Fleet {
 
     /// Whether firmware of this machine is to start our system, and not its disk.
     pub(crate) fn boots_ours(&self, mac: Mac) -> bool {
-        self.table.lock().boots_ours(mac)
+        self.table.lock().boots_ours(mac, clock::unix_seconds())
+    }
+
+    /// The name of a machine.
+    pub(crate) fn name(&self, mac: Mac) -> Option<String> {
+        self.table.lock().name(mac)
     }
 
     /// All machines.
@@ -84,13 +91,31 @@ impl Fleet {
         self.change(|table| table.apply(change, self.clock.now()))
     }
 
-    /// Gives machines a job. `reference` is the version that was meant.
-    pub(crate) fn deploy(&self, request: &DeployRequest, reference: &str) -> Result<Deployment> {
-        self.change(|table| table.deploy(request, reference, self.clock.now()))
+    /// Gives machines a job. `work` has the version that was meant.
+    pub(crate) fn give(&self, request: &JobRequest, work: &Work) -> Result<JobsMade> {
+        self.change(|table| table.give(request, work, self.clock.now()))
     }
 
-    /// Names machines that fell silent. Call it about once a second.
-    pub(crate) fn sweep(&self) -> Vec<Mac> {
-        self.change(|table| Ok(table.sweep(self.clock.now()))).unwrap_or_default()
+    /// Names machines that fell silent, and such as are to boot. Call it about once a second.
+    pub(crate) fn sweep(&self) -> Swept {
+        self.change(|table| Ok(table.sweep(self.now()))).unwrap_or_default()
+    }
+
+    /// Keeps what the console of a machine showed.
+    pub(crate) fn keep_log(&self, mac: &str, job: u64, text: &str) -> Result<()> {
+        let end = text.len().saturating_sub(LOG_BYTES_MAX);
+        let text = text[text.ceil_char_boundary(end)..].to_owned();
+        self.ledger.save_log(mac.parse()?, &MachineLog { job, text })
+    }
+
+    /// What it showed. `NotFound`.
+    pub(crate) fn log(&self, mac: &str) -> Result<MachineLog> {
+        let mac: Mac = mac.parse()?;
+        let none = || Error::new(ErrorKind::NotFound, format!("there is no log of {mac}"));
+        self.ledger.log(mac)?.ok_or_else(none)
+    }
+
+    fn now(&self) -> Now {
+        Now { at: self.clock.now(), unix: clock::unix_seconds() }
     }
 }

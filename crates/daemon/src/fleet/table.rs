@@ -5,107 +5,28 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result};
 use net::api::{
-    DeployRequest, Deployment, JobOutcome, JobStage, JobStatus, MachineChange, MachineFacts, MachineStatus,
-    Machines, NewMachine,
+    JobRequest, JobStage, JobStatus, JobsMade, MachineChange, MachineStatus, Machines, NewMachine, Power,
+    Work,
 };
 use net::mac::Mac;
-use serde::{Deserialize, Serialize};
+
+use super::machine::{Call, Decision, Machine, Now, Record, Step, Task, check, is_name};
 
 /// Most machines in the table.
 const MACHINES_MAX: usize = 10_000;
 /// Most of these that nobody has admitted: anybody on the network can call.
 const STRANGERS_MAX: usize = 1000;
-/// A machine that has said nothing for this long is away. It calls every few seconds.
-const SILENCE: Duration = Duration::from_secs(60);
 /// When the next call of a machine is due: with nothing to do, and after a first call, which proves nothing yet.
 const AGAIN: Duration = Duration::from_secs(3);
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// Longest text of a machine that is kept, in bytes.
-const TEXT_BYTES_MAX: usize = 2000;
-/// Most disks that a machine may have.
-const DISKS_MAX: usize = 256;
 
-/// A step of a boot in which a machine was seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Step {
-    /// Its firmware asked where to boot from.
-    Firmware,
-    /// Its boot loader asked what to load.
-    Loader,
-    /// Our system in memory called.
-    Agent,
-    /// Another system asked for an address.
-    System,
-}
-
-impl Step {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Firmware => "firmware",
-            Self::Loader => "loader",
-            Self::Agent => "agent",
-            Self::System => "system",
-        }
-    }
-}
-
-/// What is kept of a machine.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
-    #[serde(default)]
-    pub name: Option<String>,
-    #[serde(default)]
-    pub groups: BTreeSet<String>,
-    #[serde(default)]
-    pub admitted: bool,
-    /// Its public key, since it called last.
-    #[serde(default)]
-    pub key: Option<String>,
-    #[serde(default)]
-    pub facts: Option<MachineFacts>,
-    #[serde(default)]
-    pub job: Option<JobStatus>,
-}
-
-#[derive(Debug, Default)]
-struct Machine {
-    record: Record,
-    seen: Option<(Instant, Step)>,
-    /// When it last showed that it has its key.
-    called: Option<Instant>,
-    nonce: Option<String>,
-}
-
-/// What a machine says.
-pub(super) struct Call<'a> {
-    pub facts: &'a MachineFacts,
-    pub key: &'a str,
-    pub outcome: Option<&'a JobOutcome>,
-    /// The job that it works on already, and needs no order for.
-    pub working: Option<u64>,
-    /// Whether it signed the nonce of the answer before.
-    pub proven: bool,
-    /// What it is to sign next.
-    pub nonce: String,
-}
-
-/// What a machine is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Decision {
-    pub nonce: String,
-    pub again_ms: u64,
-    pub name: Option<String>,
-    pub task: Task,
-    /// Whether this call ended its job.
-    pub ended: bool,
-}
-
-/// What a machine is to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Task {
-    Wait(String),
-    Install(JobStatus),
-    Start,
+/// What the passing time brings.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Swept {
+    /// Machines that fell silent at work.
+    pub lost: Vec<Mac>,
+    /// Machines that are to boot now, and how they are got to.
+    pub due: Vec<(Mac, Power)>,
 }
 
 /// All machines.
@@ -169,7 +90,7 @@ impl Table {
         let Some(machine) = self.entry(mac) else { return };
         machine.seen = Some((now, step));
         if step == Step::System
-            && let Some(job) = machine.record.job.as_mut().filter(|job| job.stage == JobStage::Installed)
+            && let Some(job) = machine.record.job.as_mut().filter(|job| job.stage == JobStage::Done)
         {
             job.stage = JobStage::Back;
             self.changed.insert(mac);
@@ -177,16 +98,16 @@ impl Table {
     }
 
     /// A machine calls. `Invalid` if it says more than a machine has to say; `Full` if the table is.
-    pub(super) fn call(&mut self, mac: Mac, call: Call<'_>, now: Instant) -> Result<Decision> {
+    pub(super) fn call(&mut self, mac: Mac, call: Call<'_>, now: Now) -> Result<Decision> {
         check(call.facts)?;
-        let is_open = now < self.open_until;
+        let is_open = now.at < self.open_until;
         let machine = self.entry(mac).ok_or_else(|| {
             Error::new(
                 ErrorKind::Full,
                 "the server's table of machines is full: remove some (diskcast hosts)",
             )
         })?;
-        machine.seen = Some((now, Step::Agent));
+        machine.seen = Some((now.at, Step::Agent));
         machine.nonce = Some(call.nonce.clone());
         let before = machine.record.clone();
         let (task, again) = match machine.call(mac, &call, is_open, now) {
@@ -196,7 +117,9 @@ impl Table {
         let again_ms = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
         let stage = |record: &Record| record.job.as_ref().map(|job| job.stage);
         let ended = stage(&before) == Some(JobStage::Taken)
-            && [Some(JobStage::Installed), Some(JobStage::Failed)].contains(&stage(&machine.record));
+            && [Some(JobStage::Done), Some(JobStage::Failed)].contains(&stage(&machine.record));
+        let work = machine.record.job.as_ref().map(|job| job.work.clone());
+        let ended = work.filter(|_| ended);
         let name = machine.record.name.clone();
         let decision = Decision { nonce: call.nonce, again_ms, name, task, ended };
         if machine.record != before {
@@ -206,13 +129,18 @@ impl Table {
     }
 
     /// Whether firmware is to start our system: of a machine that is not known, or that has a job to do.
-    pub(super) fn boots_ours(&self, mac: Mac) -> bool {
+    pub(super) fn boots_ours(&self, mac: Mac, unix: u64) -> bool {
         let Some(machine) = self.machines.get(&mac).filter(|machine| machine.record.admitted) else {
             return true;
         };
-        let done = [JobStage::Installed, JobStage::Back];
-        machine.record.job.as_ref().is_some_and(|job| !done.contains(&job.stage))
+        let done = [JobStage::Done, JobStage::Back];
+        machine.record.job.as_ref().is_some_and(|job| !done.contains(&job.stage) && !job.is_early(unix))
             || machine.record.facts.is_none()
+    }
+
+    /// The name of a machine.
+    pub(super) fn name(&self, mac: Mac) -> Option<String> {
+        self.machines.get(&mac)?.record.name.clone()
     }
 
     /// All machines, by name and address.
@@ -247,6 +175,7 @@ impl Table {
                 }
                 return Ok(gone);
             }
+            MachineChange::Cancel { machines } => self.cancel(machines)?,
             MachineChange::Open { seconds } => {
                 self.open_until = now + Duration::from_secs(*seconds);
                 BTreeSet::new()
@@ -323,149 +252,67 @@ impl Table {
         Ok(meant)
     }
 
-    /// Gives machines a job. `Refused`, with nothing changed, if one of them was not admitted, or is at work.
-    pub(super) fn deploy(
-        &mut self,
-        request: &DeployRequest,
-        reference: &str,
-        now: Instant,
-    ) -> Result<Deployment> {
+    /// Takes jobs back. `Refused`, with nothing changed, if a machine is at work.
+    fn cancel(&mut self, words: &[String]) -> Result<BTreeSet<Mac>> {
+        let macs = self.meant(words)?;
+        for mac in &macs {
+            self.machines[mac].check_free(*mac)?;
+        }
+        for mac in &macs {
+            self.record(*mac).job = None;
+        }
+        Ok(macs)
+    }
+
+    /// Gives machines a job; `work` has the version that was meant. `Refused`, with nothing changed, if one of them was
+    /// not admitted, or is at work.
+    pub(super) fn give(&mut self, request: &JobRequest, work: &Work, now: Instant) -> Result<JobsMade> {
         let macs = self.meant(&request.machines)?;
         for mac in &macs {
             let machine = &self.machines[mac];
-            let name = machine.called_by(*mac);
-            let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
+            machine.check_free(*mac)?;
             if !machine.record.admitted {
-                return refused(format!("{name} was not admitted: diskcast hosts admit {mac}"));
-            }
-            if machine.record.job.as_ref().is_some_and(|job| job.stage == JobStage::Taken) {
-                return refused(format!("{name} is at work on another job"));
+                let name = machine.called_by(*mac);
+                let text = format!("{name} was not admitted: diskcast hosts admit {mac}");
+                return Err(Error::new(ErrorKind::Refused, text));
             }
         }
         for mac in &macs {
             self.last_job += 1;
             let job = JobStatus {
                 job: self.last_job,
-                reference: reference.to_owned(),
+                work: work.clone(),
                 disk: request.disk.clone(),
-                after: request.after,
+                begins: request.begins,
+                power: request.power,
                 stage: JobStage::Queued,
                 reason: None,
             };
             self.record(*mac).job = Some(job);
         }
         let machines = macs.into_iter().map(|mac| self.machines[&mac].status(mac, now)).collect();
-        Ok(Deployment { reference: reference.to_owned(), machines })
+        Ok(JobsMade { work: work.clone(), machines })
     }
 
-    /// Finds machines that fell silent at work. Returns them once.
-    pub(super) fn sweep(&mut self, now: Instant) -> Vec<Mac> {
-        let mut lost = Vec::new();
+    /// Finds machines that fell silent at work, and such as are to boot; each once.
+    pub(super) fn sweep(&mut self, now: Now) -> Swept {
+        let mut swept = Swept::default();
         for (mac, machine) in &mut self.machines {
-            let is_silent = machine.is_silent(now);
-            if let Some(job) =
-                machine.record.job.as_mut().filter(|job| job.stage == JobStage::Taken && is_silent)
-            {
+            let is_silent = machine.is_silent(now.at);
+            let Some(job) = &mut machine.record.job else { continue };
+            if job.stage == JobStage::Taken && is_silent {
                 job.stage = JobStage::Lost;
-                let why =
-                    "it fell silent while it installed: look at its screen; it goes on when it boots again";
+                let why = "it fell silent at work: look at its screen; it goes on when it boots again";
                 job.reason = Some(why.to_owned());
-                lost.push(*mac);
+                swept.lost.push(*mac);
+            }
+            let is_due = job.stage == JobStage::Queued && !job.is_early(now.unix);
+            if is_due && job.power != Power::Leave && machine.woken != Some(job.job) {
+                machine.woken = Some(job.job);
+                swept.due.push((*mac, job.power));
             }
         }
-        self.changed.extend(&lost);
-        lost
+        self.changed.extend(&swept.lost);
+        swept
     }
-}
-
-impl Machine {
-    /// What it is told; `None` if it has to show first that it has its key.
-    fn call(&mut self, mac: Mac, call: &Call<'_>, is_open: bool, now: Instant) -> Option<Task> {
-        if !call.proven {
-            return None;
-        }
-        // A machine draws a new key at each boot. While one with the old key is at work, another one lies.
-        let is_new = self.record.key.as_deref() != Some(call.key);
-        if is_new && self.record.key.is_some() && !self.is_silent(now) {
-            let text = "another machine with this address of a network card is at work";
-            return Some(Task::Wait(text.to_owned()));
-        }
-        self.record.key = Some(call.key.to_owned());
-        self.called = Some(now);
-        self.record.facts = Some(call.facts.clone());
-        self.record.admitted |= is_open;
-        if !self.record.admitted {
-            return Some(Task::Wait(format!(
-                "an administrator must admit this machine: diskcast hosts admit {mac}"
-            )));
-        }
-        let Some(job) = &mut self.record.job else { return Some(Task::Wait("nothing to do".to_owned())) };
-        if let Some(outcome) =
-            call.outcome.filter(|outcome| outcome.job == job.job && job.stage == JobStage::Taken)
-        {
-            job.stage = if outcome.failure.is_some() { JobStage::Failed } else { JobStage::Installed };
-            job.reason = outcome
-                .failure
-                .as_deref()
-                .map(|why| why[..why.floor_char_boundary(TEXT_BYTES_MAX)].to_owned());
-        }
-        Some(match job.stage {
-            JobStage::Queued | JobStage::Taken | JobStage::Lost => {
-                (job.stage, job.reason) = (JobStage::Taken, None);
-                match call.working == Some(job.job) {
-                    true => Task::Wait("at work".to_owned()),
-                    false => Task::Install(job.clone()),
-                }
-            }
-            JobStage::Installed | JobStage::Back => Task::Start,
-            JobStage::Failed => {
-                Task::Wait(format!("the job failed: {}", job.reason.as_deref().unwrap_or("no word")))
-            }
-        })
-    }
-
-    fn is_silent(&self, now: Instant) -> bool {
-        self.called.is_none_or(|called| now.since(called) > SILENCE)
-    }
-
-    fn called_by(&self, mac: Mac) -> String {
-        self.record.name.clone().unwrap_or_else(|| mac.to_string())
-    }
-
-    fn status(&self, mac: Mac, now: Instant) -> MachineStatus {
-        MachineStatus {
-            mac: mac.to_string(),
-            name: self.record.name.clone(),
-            groups: self.record.groups.iter().cloned().collect(),
-            admitted: self.record.admitted,
-            seen_seconds_ago: self.seen.map(|(seen, _)| now.since(seen).as_secs()),
-            seen_in: self.seen.map(|(_, step)| step.name().to_owned()),
-            facts: self.record.facts.clone(),
-            job: self.record.job.clone(),
-        }
-    }
-}
-
-/// Whether `text` can be a host name (RFC 1123) or the name of a group.
-fn is_name(text: &str) -> bool {
-    let is_right = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    (1..=63).contains(&text.len())
-        && text.bytes().all(is_right)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-        && text.parse::<Mac>().is_err()
-}
-
-/// `Invalid` if a machine says more of itself than a machine has to say.
-fn check(facts: &MachineFacts) -> Result<()> {
-    let disks = facts
-        .disks
-        .iter()
-        .flat_map(|disk| [Some(&disk.path), disk.serial.as_ref(), disk.model.as_ref()].into_iter().flatten());
-    let own = [facts.serial.as_ref(), facts.product.as_ref(), Some(&facts.firmware)].into_iter().flatten();
-    let fits = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
-    if facts.disks.len() <= DISKS_MAX && disks.chain(own).all(fits) {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Invalid, "a machine says more of itself than fits into the table"))
 }

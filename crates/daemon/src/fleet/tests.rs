@@ -4,17 +4,22 @@ use std::time::Duration;
 
 use base::{ErrorKind, Instant};
 use net::api::{
-    After, DeployRequest, DiskFacts, JobOutcome, JobStage, MachineChange, MachineFacts, NewMachine,
+    After, DiskFacts, JobOutcome, JobRequest, JobStage, MachineChange, MachineFacts, NewMachine, Power, Work,
 };
 use net::mac::Mac;
 
-use super::table::{Call, Step, Table, Task};
+use super::machine::{Call, Now, Step, Task};
+use super::table::{Swept, Table};
 
 const ONE: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 const TWO: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 
 fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
+}
+
+fn now(seconds: u64) -> Now {
+    Now { at: at(seconds), unix: seconds }
 }
 
 fn facts(mac: Mac) -> MachineFacts {
@@ -32,22 +37,23 @@ fn facts(mac: Mac) -> MachineFacts {
 /// What a machine with `key` is told, which has shown that it has it.
 fn told(table: &mut Table, mac: Mac, key: &str, outcome: Option<&JobOutcome>, seconds: u64) -> Task {
     let call = Call { facts: &facts(mac), key, outcome, working: None, proven: true, nonce: "n".into() };
-    table.call(mac, call, at(seconds)).unwrap().task
+    table.call(mac, call, now(seconds)).unwrap().task
 }
 
 fn words(list: &[&str]) -> Vec<String> {
     list.iter().map(|word| (*word).to_owned()).collect()
 }
 
+fn install() -> Work {
+    Work::Install { reference: "web@3".into(), after: After::default() }
+}
+
+fn request(work: Work, machines: &[&str]) -> JobRequest {
+    JobRequest { work, machines: words(machines), disk: None, begins: 0, power: Power::Leave }
+}
+
 fn deploy(table: &mut Table, machines: &[&str], seconds: u64) -> base::Result<()> {
-    let request = DeployRequest {
-        reference: "web".into(),
-        machines: words(machines),
-        disk: None,
-        after: After::default(),
-        wake: false,
-    };
-    table.deploy(&request, "web@3", at(seconds)).map(drop)
+    table.give(&request(install(), machines), &install(), at(seconds)).map(drop)
 }
 
 fn admit(table: &mut Table, machines: &[&str]) {
@@ -62,25 +68,25 @@ fn stage(table: &Table, mac: Mac) -> JobStage {
 #[test]
 fn a_machine_is_admitted_gets_its_job_once_and_starts_from_its_disk() {
     let mut table = Table::of(Vec::new(), at(0));
-    assert!(table.boots_ours(ONE), "a stranger is asked who it is");
+    assert!(table.boots_ours(ONE, 0), "a stranger is asked who it is");
     let Task::Wait(why) = told(&mut table, ONE, "k", None, 1) else { panic!("a stranger gets a job") };
     assert!(why.contains("diskcast hosts admit 52:54:00:00:00:01"), "{why}");
     assert_eq!(deploy(&mut table, &["52:54:00:00:00:01"], 2).unwrap_err().kind(), ErrorKind::Refused);
     admit(&mut table, &["52:54:00:00:00:01"]);
     assert_eq!(told(&mut table, ONE, "k", None, 3), Task::Wait("nothing to do".into()));
-    assert!(!table.boots_ours(ONE));
+    assert!(!table.boots_ours(ONE, 0));
     deploy(&mut table, &["*"], 4).unwrap();
-    assert!(table.boots_ours(ONE));
-    let Task::Install(job) = told(&mut table, ONE, "k", None, 5) else { panic!("no job") };
-    assert_eq!((job.reference.as_str(), stage(&table, ONE)), ("web@3", JobStage::Taken));
+    assert!(table.boots_ours(ONE, 0));
+    let Task::Work(job) = told(&mut table, ONE, "k", None, 5) else { panic!("no job") };
+    assert_eq!((&job.work, stage(&table, ONE)), (&install(), JobStage::Taken));
     assert_eq!(deploy(&mut table, &["*"], 6).unwrap_err().kind(), ErrorKind::Refused, "it is at work");
-    let done = JobOutcome { job: job.job, failure: None };
+    let done = JobOutcome { job: job.job, failure: None, log: None };
     assert_eq!(told(&mut table, ONE, "k", Some(&done), 7), Task::Start);
     // It boots again, and is not installed again.
-    assert!(!table.boots_ours(ONE));
-    assert_eq!(stage(&table, ONE), JobStage::Installed);
+    assert!(!table.boots_ours(ONE, 0));
+    assert_eq!(stage(&table, ONE), JobStage::Done);
     table.seen(ONE, Step::Firmware, at(8));
-    assert_eq!(stage(&table, ONE), JobStage::Installed);
+    assert_eq!(stage(&table, ONE), JobStage::Done);
     table.seen(ONE, Step::System, at(9));
     assert_eq!(stage(&table, ONE), JobStage::Back);
 }
@@ -93,17 +99,17 @@ fn who_has_no_proof_or_another_key_gets_nothing() {
     let facts = facts(ONE);
     let unproven =
         Call { facts: &facts, key: "k", outcome: None, working: None, proven: false, nonce: "n".into() };
-    let decision = table.call(ONE, unproven, at(2)).unwrap();
+    let decision = table.call(ONE, unproven, now(2)).unwrap();
     assert!(matches!(decision.task, Task::Wait(_)) && table.nonce(ONE) == Some("n"));
-    assert!(matches!(told(&mut table, ONE, "k", None, 3), Task::Install(_)));
+    assert!(matches!(told(&mut table, ONE, "k", None, 3), Task::Work(_)));
     // While it is at work, another machine says that it is the same one: it gets no token, and ends no job.
     let job = table.list(at(3)).machines[0].job.as_ref().unwrap().job;
-    let lie = JobOutcome { job, failure: Some("no".into()) };
+    let lie = JobOutcome { job, failure: Some("no".into()), log: None };
     let Task::Wait(why) = told(&mut table, ONE, "other", Some(&lie), 4) else { panic!("a liar gets a job") };
     assert!(why.contains("another machine"), "{why}");
     assert_eq!(stage(&table, ONE), JobStage::Taken);
     // After a while of silence it may have been started again, with a new key.
-    assert!(matches!(told(&mut table, ONE, "new", None, 100), Task::Install(_)));
+    assert!(matches!(told(&mut table, ONE, "new", None, 100), Task::Work(_)));
 }
 
 #[test]
@@ -111,19 +117,19 @@ fn a_machine_at_work_gets_no_second_order_and_only_its_own_word_ends_a_job() {
     let mut table = Table::of(Vec::new(), at(0));
     admit_new(&mut table);
     deploy(&mut table, &["one"], 1).unwrap();
-    let Task::Install(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
+    let Task::Work(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
     let facts = facts(ONE);
     let mut say = |outcome: Option<&JobOutcome>, working: Option<u64>, proven: bool, seconds: u64| {
         let call = Call { facts: &facts, key: "k", outcome, working, proven, nonce: "n".into() };
-        let decision = table.call(ONE, call, at(seconds)).unwrap();
-        (decision.task, decision.ended)
+        let decision = table.call(ONE, call, now(seconds)).unwrap();
+        (decision.task, decision.ended.is_some())
     };
     let at_work = || Task::Wait("at work".into());
     assert_eq!(say(None, Some(job.job), true, 30), (at_work(), false));
     // After a minute of silence it counts as lost, and goes on where it was.
     assert_eq!(say(None, Some(job.job), true, 200), (at_work(), false));
-    assert!(matches!(say(None, None, true, 201), (Task::Install(again), false) if again.job == job.job));
-    let done = JobOutcome { job: job.job, failure: None };
+    assert!(matches!(say(None, None, true, 201), (Task::Work(again), false) if again.job == job.job));
+    let done = JobOutcome { job: job.job, failure: None, log: None };
     assert!(matches!(say(Some(&done), None, false, 202), (Task::Wait(_), false)), "without a proof");
     assert_eq!(say(Some(&done), None, true, 203), (Task::Start, true));
     assert_eq!(say(Some(&done), None, true, 204), (Task::Start, false), "it is told once");
@@ -145,15 +151,15 @@ fn a_machine_that_falls_silent_is_named_once_and_goes_on_later() {
     admit_new(&mut table);
     deploy(&mut table, &["lab"], 1).unwrap();
     for mac in [ONE, TWO] {
-        assert!(matches!(told(&mut table, mac, "k", None, 2), Task::Install(_)));
+        assert!(matches!(told(&mut table, mac, "k", None, 2), Task::Work(_)));
     }
     told(&mut table, TWO, "k", None, 50);
-    assert!(table.sweep(at(60)).is_empty());
-    assert_eq!(table.sweep(at(70)), [ONE]);
-    assert!(table.sweep(at(71)).is_empty());
+    assert_eq!(table.sweep(now(60)), Swept::default());
+    assert_eq!(table.sweep(now(70)), Swept { lost: vec![ONE], due: vec![] });
+    assert_eq!(table.sweep(now(71)), Swept::default());
     assert_eq!((stage(&table, ONE), stage(&table, TWO)), (JobStage::Lost, JobStage::Taken));
-    assert!(table.boots_ours(ONE));
-    assert!(matches!(told(&mut table, ONE, "after a restart", None, 80), Task::Install(_)));
+    assert!(table.boots_ours(ONE, 0));
+    assert!(matches!(told(&mut table, ONE, "after a restart", None, 80), Task::Work(_)));
     assert_eq!(stage(&table, ONE), JobStage::Taken);
 }
 
@@ -162,20 +168,20 @@ fn a_restart_of_the_server_loses_no_job() {
     let mut table = Table::of(Vec::new(), at(0));
     admit_new(&mut table);
     deploy(&mut table, &["lab"], 1).unwrap();
-    let Task::Install(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
+    let Task::Work(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
     let records = table.take_changed().into_iter().map(|(mac, record)| (mac, record.unwrap())).collect();
     assert!(table.take_changed().is_empty());
 
     let mut table = Table::of(records, at(0));
     assert_eq!((stage(&table, ONE), stage(&table, TWO)), (JobStage::Taken, JobStage::Queued));
     // Its machine is at work: it is not lost at once, and ends its job.
-    assert!(table.sweep(at(30)).is_empty());
-    let done = JobOutcome { job: job.job, failure: Some("the disk is too small".into()) };
+    assert_eq!(table.sweep(now(30)), Swept::default());
+    let done = JobOutcome { job: job.job, failure: Some("the disk is too small".into()), log: None };
     let Task::Wait(why) = told(&mut table, ONE, "k", Some(&done), 40) else { panic!("a job again") };
     assert!(why.contains("the disk is too small"), "{why}");
     // The number of a job is never used again.
     deploy(&mut table, &["one"], 41).unwrap();
-    let Task::Install(next) = told(&mut table, ONE, "k", None, 42) else { panic!("no job") };
+    let Task::Work(next) = told(&mut table, ONE, "k", None, 42) else { panic!("no job") };
     assert!(next.job > job.job);
 }
 
@@ -202,7 +208,7 @@ fn an_open_window_admits_for_a_time_and_strangers_do_not_fill_the_table() {
     let facts = facts(mac(1999));
     let call =
         Call { facts: &facts, key: "k", outcome: None, working: None, proven: true, nonce: "n".into() };
-    assert_eq!(table.call(mac(1999), call, at(72)).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(table.call(mac(1999), call, now(72)).unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(told(&mut table, ONE, "k", None, 73), Task::Wait("nothing to do".into()));
 }
 
@@ -234,5 +240,61 @@ fn an_administrators_mistakes_change_nothing() {
     facts.serial = Some("x".repeat(5000));
     let call =
         Call { facts: &facts, key: "k", outcome: None, working: None, proven: true, nonce: "n".into() };
-    assert_eq!(table.call(ONE, call, at(2)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(table.call(ONE, call, now(2)).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_job_begins_at_its_time_and_its_machine_is_got_to_boot_once() {
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    told(&mut table, ONE, "k", None, 1);
+    let later = JobRequest { begins: 500, power: Power::Wake, ..request(install(), &["one"]) };
+    table.give(&later, &install(), at(2)).unwrap();
+    // Until then it starts from its disk, and waits if it is in our system.
+    assert!(!table.boots_ours(ONE, 499) && table.boots_ours(ONE, 500));
+    assert!(
+        matches!(told(&mut table, ONE, "k", None, 3), Task::Wait(why) if why.contains("begins in 497 s"))
+    );
+    assert_eq!(table.sweep(now(499)), Swept::default());
+    assert_eq!(table.sweep(now(500)), Swept { lost: vec![], due: vec![(ONE, Power::Wake)] });
+    assert_eq!(table.sweep(now(501)), Swept::default());
+    assert!(matches!(told(&mut table, ONE, "k", None, 502), Task::Work(_)));
+}
+
+#[test]
+fn jobs_of_all_kinds_end_as_they_should() {
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    for (number, work) in
+        [Work::Capture { image: "web".into() }, Work::Wipe, Work::Shell].into_iter().enumerate()
+    {
+        let seconds = 10 * u64::try_from(number).unwrap();
+        table.give(&request(work.clone(), &["one"]), &work, at(seconds)).unwrap();
+        let Task::Work(job) = told(&mut table, ONE, "k", None, seconds + 1) else { panic!("no job") };
+        assert_eq!(job.work, work);
+        let done = JobOutcome { job: job.job, failure: None, log: None };
+        let after = told(&mut table, ONE, "k", Some(&done), seconds + 2);
+        assert_eq!(
+            after == Task::Start,
+            matches!(work, Work::Capture { .. }),
+            "an empty disk does not start"
+        );
+        assert!(!table.boots_ours(ONE, 0), "nothing is done twice");
+    }
+}
+
+#[test]
+fn jobs_are_taken_back_unless_a_machine_is_at_work() {
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    deploy(&mut table, &["lab"], 1).unwrap();
+    told(&mut table, ONE, "k", None, 2);
+    let cancel = |machine: &str| MachineChange::Cancel { machines: words(&[machine]) };
+    for word in ["one", "lab"] {
+        assert_eq!(table.apply(&cancel(word), at(3)).unwrap_err().kind(), ErrorKind::Refused);
+    }
+    table.apply(&cancel("two"), at(3)).unwrap();
+    assert_eq!(told(&mut table, TWO, "k", None, 4), Task::Wait("nothing to do".into()));
+    // A machine that waits for nothing starts from its disk after a while.
+    assert_eq!(told(&mut table, TWO, "k", None, 4 + 900), Task::Start);
 }

@@ -67,6 +67,9 @@ pub struct JobOutcome {
     /// Why it failed; none if it is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// The end of what the machine's console showed of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
 }
 
 /// The answer to a [`MachineCall`].
@@ -92,23 +95,56 @@ pub enum Order {
         /// For the console.
         why: String,
     },
-    /// Install an image, then start from the disk.
-    Install {
+    /// The work of a job.
+    Work {
         /// The number of the job.
         job: u64,
-        /// `image@version`.
-        reference: String,
+        /// The work.
+        #[serde(flatten)]
+        work: Work,
         /// The rule that says which disk, `disk:serial=S1`; none for the only one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disk: Option<String>,
-        /// What becomes of the disk.
-        #[serde(flatten)]
-        after: After,
-        /// The secret of a token for this image.
-        secret: crate::token::Secret,
+        /// The secret of a token for the image that the work is about.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secret: Option<crate::token::Secret>,
     },
     /// Start from the disk.
     Start,
+}
+
+/// The work of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "work", rename_all = "kebab-case")]
+pub enum Work {
+    /// Put an image on the disk.
+    Install {
+        /// `image@version`; in a request also `image` or `image:tag`.
+        reference: String,
+        /// What becomes of the disk.
+        #[serde(flatten)]
+        after: After,
+    },
+    /// Store the disk as a new version of an image.
+    Capture {
+        /// The image.
+        image: String,
+    },
+    /// Erase the disk.
+    Wipe,
+    /// Nothing: a shell on the machine's console.
+    Shell,
+}
+
+impl std::fmt::Display for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Install { reference, .. } => write!(f, "install {reference}"),
+            Self::Capture { image } => write!(f, "capture {image}"),
+            Self::Wipe => write!(f, "wipe"),
+            Self::Shell => write!(f, "shell"),
+        }
+    }
 }
 
 /// What becomes of an installed disk.
@@ -122,6 +158,19 @@ pub struct After {
     pub grow: bool,
 }
 
+/// How machines of a job are got to boot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Power {
+    /// Somebody else does it.
+    #[default]
+    Leave,
+    /// They are woken by the network, and switched on by the server's power program if it has one.
+    Wake,
+    /// They are restarted by the server's power program.
+    Restart,
+}
+
 /// How far a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -130,8 +179,8 @@ pub enum JobStage {
     Queued,
     /// Its machine has it.
     Taken,
-    /// Everything is on the disk, and the machine was told to start from it.
-    Installed,
+    /// Its work is done. After an install or a capture the machine was told to start from its disk.
+    Done,
     /// The machine was seen on the network again, with another system than ours.
     Back,
     /// It failed.
@@ -147,7 +196,7 @@ impl JobStage {
         match self {
             Self::Queued => "queued",
             Self::Taken => "taken",
-            Self::Installed => "installed",
+            Self::Done => "done",
             Self::Back => "back",
             Self::Failed => "failed",
             Self::Lost => "lost",
@@ -160,19 +209,31 @@ impl JobStage {
 pub struct JobStatus {
     /// Its number.
     pub job: u64,
-    /// `image@version`.
-    pub reference: String,
+    /// What is to be done.
+    #[serde(flatten)]
+    pub work: Work,
     /// The rule for the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
-    /// What becomes of the disk.
-    #[serde(flatten)]
-    pub after: After,
+    /// When it may begin, in seconds since 1970; 0 for at once.
+    #[serde(default)]
+    pub begins: u64,
+    /// How its machine is got to boot when it begins.
+    #[serde(default)]
+    pub power: Power,
     /// How far it is.
     pub stage: JobStage,
     /// Why it failed, or what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+impl JobStatus {
+    /// Whether it may not begin yet at the time `unix`, in seconds since 1970.
+    #[must_use]
+    pub fn is_early(&self, unix: u64) -> bool {
+        self.stage == JobStage::Queued && unix < self.begins
+    }
 }
 
 /// A machine in the table.
@@ -211,6 +272,15 @@ pub struct Machines {
     pub open_seconds: u64,
 }
 
+/// The answer to `GET /api/v1/machines/{mac}/log`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineLog {
+    /// The job.
+    pub job: u64,
+    /// The end of what the machine's console showed of it.
+    pub text: String,
+}
+
 /// The body of `POST /api/v1/machines/changes`: what an administrator changes in the table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
@@ -227,6 +297,11 @@ pub enum MachineChange {
     },
     /// Forgets machines.
     Remove {
+        /// Names, addresses or groups.
+        machines: Vec<String>,
+    },
+    /// Takes jobs back that no machine works on.
+    Cancel {
         /// Names, addresses or groups.
         machines: Vec<String>,
     },
@@ -250,30 +325,32 @@ pub struct NewMachine {
     pub groups: Option<Vec<String>>,
 }
 
-/// The body of `POST /api/v1/deployments`.
+/// The body of `POST /api/v1/jobs`: gives machines a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeployRequest {
-    /// `image`, `image:tag` or `image@version`.
-    pub reference: String,
+pub struct JobRequest {
+    /// What is to be done.
+    #[serde(flatten)]
+    pub work: Work,
     /// Names, addresses or groups.
     pub machines: Vec<String>,
     /// The rule that says which disk; none for the only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
-    /// What becomes of the disk.
-    #[serde(flatten)]
-    pub after: After,
-    /// Whether to wake the machines.
+    /// When it may begin, in seconds since 1970; 0 for at once.
     #[serde(default)]
-    pub wake: bool,
+    pub begins: u64,
+    /// How the machines are got to boot when it begins.
+    #[serde(default)]
+    pub power: Power,
 }
 
-/// The answer to a [`DeployRequest`].
+/// The answer to a [`JobRequest`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Deployment {
-    /// `image@version`: what a tag or name meant.
-    pub reference: String,
-    /// The machines that will get it.
+pub struct JobsMade {
+    /// What is to be done; a reference is the version that was meant.
+    #[serde(flatten)]
+    pub work: Work,
+    /// The machines that have the job now.
     pub machines: Vec<MachineStatus>,
 }
 

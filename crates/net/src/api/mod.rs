@@ -21,8 +21,8 @@ pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, St
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
 pub(crate) use machines::proof_text;
 pub use machines::{
-    After, DeployRequest, Deployment, DiskFacts, JobOutcome, JobStage, JobStatus, MachineAnswer, MachineCall,
-    MachineChange, MachineFacts, MachineStatus, Machines, NewMachine, Order,
+    After, DiskFacts, JobOutcome, JobRequest, JobStage, JobStatus, JobsMade, MachineAnswer, MachineCall,
+    MachineChange, MachineFacts, MachineLog, MachineStatus, Machines, NewMachine, Order, Power, Work,
 };
 pub use probes::{ProbeGrant, ProbeRequest, ProbeView};
 pub use problem::{Problem, ProblemKind};

@@ -62,10 +62,15 @@ pub(crate) fn machine_changes() -> String {
     format!("{PREFIX}/machines/changes")
 }
 
+/// `GET`: what a machine's console showed of its last job.
+pub(crate) fn machine_log(mac: &str) -> String {
+    format!("{PREFIX}/machines/{mac}/log")
+}
+
 /// `POST`: gives machines a job.
 #[must_use]
-pub fn deployments() -> String {
-    format!("{PREFIX}/deployments")
+pub fn jobs() -> String {
+    format!("{PREFIX}/jobs")
 }
 
 /// `GET`: all images.

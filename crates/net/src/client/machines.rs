@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::{Body, Client};
 use crate::api::{
-    self, DeployRequest, Deployment, MachineAnswer, MachineCall, MachineChange, MachineStatus, Machines,
+    self, JobRequest, JobsMade, MachineAnswer, MachineCall, MachineChange, MachineLog, MachineStatus,
+    Machines,
 };
 
 fn json(value: &impl Serialize) -> Body {
@@ -42,7 +43,15 @@ impl Client {
     ///
     /// # Errors
     /// `Refused`, with nothing changed, if one of them may not have it; as [`Self::machines`].
-    pub fn deploy(&self, request: &DeployRequest) -> Result<Deployment> {
-        self.json(Method::POST, &api::path::deployments(), json(request))
+    pub fn give_job(&self, request: &JobRequest) -> Result<JobsMade> {
+        self.json(Method::POST, &api::path::jobs(), json(request))
+    }
+
+    /// What the console of the machine with the card `mac` showed of its last job that ended.
+    ///
+    /// # Errors
+    /// `NotFound` if there is nothing; as [`Self::machines`].
+    pub fn machine_log(&self, mac: &str) -> Result<MachineLog> {
+        self.json(Method::GET, &api::path::machine_log(mac), Body::None)
     }
 }

@@ -2,14 +2,16 @@
 //! nothing else (proxyDHCP); alone on a network also an address, if asked for.
 //!
 //! Sources: RFC 2131 and 2132 (DHCP), the Preboot Execution Environment 2.1 (PXE), RFC 4578 (its options), UEFI 2.10
-//! section 24.7 (HTTP boot).
+//! section 24.7 (HTTP boot), and iPXE's `dhcp/175`.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 
 use base::Instant;
 use dhcproto::v4::{Architecture, DhcpOption, Flags, Message, MessageType, Opcode, OptionCode};
 use dhcproto::{Decodable as _, Decoder, Encodable as _};
 
+use super::files::BootFiles;
 use super::firmware::Firmware;
 use super::leases::Leases;
 use super::reply::reply_to;
@@ -24,6 +26,9 @@ pub(super) const PROXY_PORT: u16 = 4011;
 
 /// The option 43 that says: no menu, no search for other servers, just take the file.
 const TAKE_THE_FILE: [u8; 4] = [6, 1, 8, 255];
+/// Where iPXE says what it can do, and its word for HTTP.
+const IPXE: u8 = 175;
+const IPXE_HTTP: u8 = 19;
 /// Longest address of a network card in a message.
 const ADDRESS_BYTES_MAX: usize = 16;
 /// The smallest message that every client accepts (RFC 951).
@@ -50,10 +55,11 @@ pub(super) struct Answer {
 }
 
 /// The server's side of DHCP on one network.
-#[derive(Debug)]
 pub(super) struct Site {
     /// Our address there.
     pub address: Ipv4Addr,
+    /// What machines boot.
+    pub files: Arc<dyn BootFiles>,
     /// The addresses that we give; `None` beside another DHCP server.
     pub leases: Option<Leases>,
 }
@@ -77,6 +83,8 @@ impl Site {
         let is_firmware = class.starts_with(b"PXEClient") || class.starts_with(b"HTTPClient");
         let firmware = if is_firmware { firmware(&message, class) } else { None };
         let asked = Asked { mac, firmware, is_firmware };
+        // It is told nothing, and goes on to its disk.
+        let firmware = firmware.filter(|firmware| *firmware != Firmware::UefiHttp || self.files.boots(mac));
         let reply = match (&mut self.leases, port, kind) {
             (_, PROXY_PORT, MessageType::Request | MessageType::Inform) => {
                 firmware.map(|_| reply_to(&message, self.address, MessageType::Ack))
@@ -91,7 +99,7 @@ impl Site {
             if reply.opts().msg_type() != Some(MessageType::Nak)
                 && let Some(firmware) = firmware
             {
-                self.add_boot(&message, &mut reply, firmware);
+                self.add_boot(&message, &mut reply, firmware, mac);
             }
             let mut packet = reply.to_vec().ok()?;
             packet.resize(packet.len().max(MESSAGE_BYTES_MIN), 0);
@@ -101,13 +109,9 @@ impl Site {
     }
 
     /// Says where the boot loader is.
-    fn add_boot(&self, message: &Message, reply: &mut Message, firmware: Firmware) {
+    fn add_boot(&self, message: &Message, reply: &mut Message, firmware: Firmware, mac: Mac) {
         let address = self.address;
-        let loader = firmware.loader();
-        let file = match firmware {
-            Firmware::UefiHttp => format!("http://{address}/{loader}"),
-            _ => loader.to_owned(),
-        };
+        let file = firmware.loader(mac, address, self.leases.is_some());
         reply.set_siaddr(address);
         let class: &[u8] = if firmware == Firmware::UefiHttp { b"HTTPClient" } else { b"PXEClient" };
         let options = reply.opts_mut();
@@ -123,6 +127,25 @@ impl Site {
         if firmware != Firmware::UefiHttp {
             reply.set_fname_str(&file);
         }
+    }
+}
+
+/// Whether iPXE asks, and can read by HTTP.
+fn is_ipxe(message: &Message) -> bool {
+    let can_http = |words: &[u8]| {
+        // Options in an option (RFC 2132, 8.4).
+        let mut rest = words;
+        while let [code, len, more @ ..] = rest {
+            if *code == IPXE_HTTP {
+                return true;
+            }
+            rest = more.get(usize::from(*len)..).unwrap_or_default();
+        }
+        false
+    };
+    match message.opts().get(OptionCode::from(IPXE)) {
+        Some(DhcpOption::Unknown(option)) => can_http(option.data()),
+        _ => false,
     }
 }
 
@@ -145,6 +168,7 @@ fn firmware(message: &Message, class: &[u8]) -> Option<Firmware> {
     };
     // IANA, "Processor Architecture Types". Some firmware for x86-64 says 9.
     match (number?, class.starts_with(b"HTTPClient")) {
+        (0 | 7 | 9, false) if is_ipxe(message) => Some(Firmware::Ipxe),
         (0, false) => Some(Firmware::Bios),
         (7 | 9, false) => Some(Firmware::Uefi),
         (16, true) => Some(Firmware::UefiHttp),

@@ -7,6 +7,7 @@
 mod dhcp;
 mod files;
 mod firmware;
+pub mod iso;
 mod leases;
 mod reply;
 #[cfg(test)]
@@ -47,12 +48,23 @@ pub struct NetbootOptions {
     pub interface: Interface,
     /// Our address there.
     pub address: Ipv4Addr,
-    /// The addresses that they get; `None` if another DHCP server gives them theirs.
-    pub leases: Option<Leases>,
+    /// What they are told by DHCP.
+    pub dhcp: Dhcp,
     /// What they boot.
     pub files: Arc<dyn BootFiles>,
     /// Is told what happens, by several threads.
     pub tell: Arc<dyn Fn(NetbootEvent) + Send + Sync>,
+}
+
+/// What machines are told by DHCP.
+#[derive(Debug)]
+pub enum Dhcp {
+    /// Where their boot loader is; another server gives addresses.
+    Loader,
+    /// An address, too.
+    Address(Leases),
+    /// Nothing: another server tells them all.
+    Nothing,
 }
 
 /// What happens while machines boot.
@@ -75,16 +87,20 @@ pub struct Netboot {
 impl Netboot {
     /// Starts the servers. `Refused` if a port is in use, `Denied` without the right to open it.
     pub fn start(options: NetbootOptions) -> Result<Self> {
-        let NetbootOptions { interface: Interface { name, .. }, address, leases, files, tell } = options;
+        let NetbootOptions { interface: Interface { name, .. }, address, dhcp, files, tell } = options;
         let stop = Stop::new();
-        let main = bound(&name, Ipv4Addr::UNSPECIFIED, SERVER_PORT)?;
-        let proxy = bound(&name, Ipv4Addr::UNSPECIFIED, PROXY_PORT)?;
+        let any = |port| bound(&name, Ipv4Addr::UNSPECIFIED, port).map(|socket| (socket, port));
+        let (sockets, leases) = match dhcp {
+            Dhcp::Nothing => (Vec::new(), None),
+            Dhcp::Loader => (vec![any(SERVER_PORT)?, any(PROXY_PORT)?], None),
+            Dhcp::Address(leases) => (vec![any(SERVER_PORT)?, any(PROXY_PORT)?], Some(leases)),
+        };
         let requests = bound(&name, address, TFTP_PORT)?;
         requests.set_nonblocking(true).map_err(|e| Error::from_io("prepare a socket", e))?;
-        let site = Arc::new(parking_lot::Mutex::new(Site { address, leases }));
+        let site = Arc::new(parking_lot::Mutex::new(Site { address, files: files.clone(), leases }));
         let clock = Clock::start();
         let mut threads = Vec::new();
-        for (socket, port) in [(main, SERVER_PORT), (proxy, PROXY_PORT)] {
+        for (socket, port) in sockets {
             let (site, stop, tell) = (site.clone(), stop.clone(), tell.clone());
             threads.push(std::thread::spawn(move || {
                 or_tell(answer(&socket, port, &site, &clock, &stop, &*tell), &*tell);

@@ -4,20 +4,34 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use base::Instant;
-use dhcproto::v4::{Architecture, DhcpOption, Message, MessageType, OptionCode};
+use dhcproto::v4::{Architecture, DhcpOption, Message, MessageType, OptionCode, UnknownOption};
 use dhcproto::{Decodable as _, Decoder, Encodable as _};
 
 use super::dhcp::{PROXY_PORT, SERVER_PORT, Site};
-use super::{Firmware, Leases};
+use super::{BootFiles, Leases};
 use crate::mac::Mac;
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const IDLE: [u8; 6] = [0x52, 0x54, 0, 9, 9, 9];
 const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
+
+/// Files of a server for which all machines but one have a job.
+struct Files;
+
+impl BootFiles for Files {
+    fn open(&self, _: &str) -> Option<bytes::Bytes> {
+        None
+    }
+
+    fn boots(&self, mac: Mac) -> bool {
+        mac != Mac(IDLE)
+    }
+}
 
 fn site(range: Option<(u8, u8)>) -> Site {
     let address = |last| Ipv4Addr::new(10, 0, 0, last);
     let leases = range.map(|(first, last)| Leases::of(address(first), address(last), OWN, 24).unwrap());
-    Site { address: OWN, leases }
+    Site { address: OWN, files: std::sync::Arc::new(Files), leases }
 }
 
 fn message(kind: MessageType, mac: [u8; 6]) -> Message {
@@ -57,10 +71,14 @@ fn file(reply: &Message) -> String {
 fn beside_another_server_firmware_learns_its_loader_and_nothing_else() {
     let mut site = site(None);
     for (class, number, loader) in [
-        ("PXEClient:Arch:00000:UNDI:002001", Some(0), "grub/bios.0"),
-        ("PXEClient:Arch:00007:UNDI:003016", Some(7), "shimx64.efi"),
-        ("PXEClient:Arch:00009:UNDI:003016", None, "shimx64.efi"),
-        ("HTTPClient:Arch:00016:UNDI:003001", Some(16), "http://10.0.0.1/shimx64.efi"),
+        ("PXEClient:Arch:00000:UNDI:002001", Some(0), "undionly.kpxe"),
+        ("PXEClient:Arch:00007:UNDI:003016", Some(7), "snponly.efi"),
+        ("PXEClient:Arch:00009:UNDI:003016", None, "snponly.efi"),
+        (
+            "HTTPClient:Arch:00016:UNDI:003001",
+            Some(16),
+            "http://10.0.0.1/machine/52-54-00-01-02-03/diskcast.iso",
+        ),
     ] {
         let discover = firmware(MessageType::Discover, class, number);
         let (offer, to) = ask(&mut site, &discover, SERVER_PORT, 0).unwrap();
@@ -155,5 +173,30 @@ fn addresses_of_cards_are_read_as_they_are_shown() {
     for text in ["", "52:54:00:01:02", "52:54:00:01:02:03:04", "52:54:00:01:02:0g", "5254:00:01:02:03:04"] {
         assert!(text.parse::<Mac>().is_err(), "{text}");
     }
-    assert_eq!(Firmware::Uefi.loader(), Firmware::UefiHttp.loader());
+}
+
+#[test]
+fn ipxe_gets_a_script_if_it_can_read_it() {
+    let mut site = site(None);
+    let mut discover = firmware(MessageType::Discover, "PXEClient:Arch:00000:UNDI:002001", Some(0));
+    let features =
+        |bytes: &[u8]| DhcpOption::Unknown(UnknownOption::new(OptionCode::from(175), bytes.to_vec()));
+    for (bytes, loader) in [
+        (&[0xb1, 1, 2, 0x13, 1, 1][..], "http://10.0.0.1/machine/52-54-00-01-02-03/ipxe"),
+        (&[0xb1, 1, 2, 0x15, 1, 1], "undionly.kpxe"),
+        (&[0xb1, 200, 0x13], "undionly.kpxe"),
+    ] {
+        discover.opts_mut().insert(features(bytes));
+        let (offer, _) = ask(&mut site, &discover, SERVER_PORT, 0).unwrap();
+        assert_eq!(file(&offer), loader, "{bytes:?}");
+    }
+}
+
+#[test]
+fn firmware_that_would_load_all_at_once_goes_to_its_disk_if_there_is_nothing_to_do() {
+    let mut discover = firmware(MessageType::Discover, "HTTPClient:Arch:00016:UNDI:003001", Some(16));
+    discover.set_chaddr(&IDLE);
+    assert!(ask(&mut site(None), &discover, SERVER_PORT, 0).is_none());
+    let (offer, _) = ask(&mut site(Some((100, 101))), &discover, SERVER_PORT, 0).unwrap();
+    assert_eq!((offer.yiaddr(), file(&offer)), (Ipv4Addr::new(10, 0, 0, 100), String::new()));
 }

@@ -1,0 +1,233 @@
+//! What is kept of one machine, and what it is told.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Instant, Result};
+use net::api::{JobOutcome, JobStage, JobStatus, MachineFacts, MachineStatus, Work};
+use net::mac::Mac;
+use serde::{Deserialize, Serialize};
+
+/// A machine that has said nothing for this long is away. It calls every few seconds.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long a machine waits for a job.
+const IDLE: Duration = Duration::from_secs(900);
+/// Longest text of a machine that is kept, in bytes.
+const TEXT_BYTES_MAX: usize = 2000;
+/// Most disks that a machine may have.
+const DISKS_MAX: usize = 256;
+
+/// The time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Now {
+    /// For what is measured.
+    pub at: Instant,
+    /// For what an administrator says: seconds since 1970.
+    pub unix: u64,
+}
+
+/// A step of a boot in which a machine was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    /// Its firmware asked where to boot from.
+    Firmware,
+    /// Its boot loader asked what to load.
+    Loader,
+    /// Our system in memory called.
+    Agent,
+    /// Another system asked for an address.
+    System,
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Firmware => "firmware",
+            Self::Loader => "loader",
+            Self::Agent => "agent",
+            Self::System => "system",
+        }
+    }
+}
+
+/// What is kept of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub groups: BTreeSet<String>,
+    #[serde(default)]
+    pub admitted: bool,
+    /// Its public key, since it called last.
+    #[serde(default)]
+    pub key: Option<String>,
+    #[serde(default)]
+    pub facts: Option<MachineFacts>,
+    #[serde(default)]
+    pub job: Option<JobStatus>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Machine {
+    pub record: Record,
+    pub seen: Option<(Instant, Step)>,
+    /// When it last showed that it has its key.
+    pub called: Option<Instant>,
+    pub nonce: Option<String>,
+    /// Since when it waits in our system with nothing to do.
+    pub idle: Option<Instant>,
+    /// The job for which it was got to boot.
+    pub woken: Option<u64>,
+}
+
+/// What a machine says.
+pub(super) struct Call<'a> {
+    pub facts: &'a MachineFacts,
+    pub key: &'a str,
+    pub outcome: Option<&'a JobOutcome>,
+    /// The job that it works on already, and needs no order for.
+    pub working: Option<u64>,
+    /// Whether it signed the nonce of the answer before.
+    pub proven: bool,
+    /// What it is to sign next.
+    pub nonce: String,
+}
+
+/// What a machine is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub nonce: String,
+    pub again_ms: u64,
+    pub name: Option<String>,
+    pub task: Task,
+    /// The work that this call ended.
+    pub ended: Option<Work>,
+}
+
+/// What a machine is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Task {
+    Wait(String),
+    Work(JobStatus),
+    Start,
+}
+
+impl Machine {
+    /// What it is told; `None` if it has to show first that it has its key.
+    pub(super) fn call(&mut self, mac: Mac, call: &Call<'_>, is_open: bool, now: Now) -> Option<Task> {
+        if !call.proven {
+            return None;
+        }
+        // A machine draws a new key at each boot. While one with the old key is at work, another one lies.
+        let is_new = self.record.key.as_deref() != Some(call.key);
+        if is_new && self.record.key.is_some() && !self.is_silent(now.at) {
+            let text = "another machine with this address of a network card is at work";
+            return Some(Task::Wait(text.to_owned()));
+        }
+        self.record.key = Some(call.key.to_owned());
+        self.called = Some(now.at);
+        self.record.facts = Some(call.facts.clone());
+        self.record.admitted |= is_open;
+        if !self.record.admitted {
+            return Some(Task::Wait(format!(
+                "an administrator must admit this machine: diskcast hosts admit {mac}"
+            )));
+        }
+        let Some(job) = &mut self.record.job else { return Some(self.idle(now.at)) };
+        if let Some(outcome) =
+            call.outcome.filter(|outcome| outcome.job == job.job && job.stage == JobStage::Taken)
+        {
+            job.stage = if outcome.failure.is_some() { JobStage::Failed } else { JobStage::Done };
+            job.reason = outcome
+                .failure
+                .as_deref()
+                .map(|why| why[..why.floor_char_boundary(TEXT_BYTES_MAX)].to_owned());
+        }
+        if job.is_early(now.unix) {
+            return Some(Task::Wait(format!("the job `{}` begins in {} s", job.work, job.begins - now.unix)));
+        }
+        self.idle = None;
+        Some(match job.stage {
+            JobStage::Queued | JobStage::Taken | JobStage::Lost => {
+                (job.stage, job.reason) = (JobStage::Taken, None);
+                match call.working == Some(job.job) {
+                    true => Task::Wait("at work".to_owned()),
+                    false => Task::Work(job.clone()),
+                }
+            }
+            JobStage::Done | JobStage::Back => match job.work {
+                Work::Install { .. } | Work::Capture { .. } => Task::Start,
+                Work::Wipe | Work::Shell => Task::Wait(format!("the job `{}` is done", job.work)),
+            },
+            JobStage::Failed => {
+                Task::Wait(format!("the job failed: {}", job.reason.as_deref().unwrap_or("no word")))
+            }
+        })
+    }
+
+    /// What a machine does that has no job: it waits for one for a while, then starts from its disk.
+    fn idle(&mut self, now: Instant) -> Task {
+        let since = *self.idle.get_or_insert(now);
+        match now.since(since) < IDLE {
+            true => Task::Wait("nothing to do".to_owned()),
+            false => Task::Start,
+        }
+    }
+
+    /// `Refused` if it is at work.
+    pub(super) fn check_free(&self, mac: Mac) -> Result<()> {
+        match self.record.job.as_ref().is_some_and(|job| job.stage == JobStage::Taken) {
+            true => Err(Error::new(
+                ErrorKind::Refused,
+                format!("{} is at work on another job", self.called_by(mac)),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        self.called.is_none_or(|called| now.since(called) > SILENCE)
+    }
+
+    pub(super) fn called_by(&self, mac: Mac) -> String {
+        self.record.name.clone().unwrap_or_else(|| mac.to_string())
+    }
+
+    pub(super) fn status(&self, mac: Mac, now: Instant) -> MachineStatus {
+        MachineStatus {
+            mac: mac.to_string(),
+            name: self.record.name.clone(),
+            groups: self.record.groups.iter().cloned().collect(),
+            admitted: self.record.admitted,
+            seen_seconds_ago: self.seen.map(|(seen, _)| now.since(seen).as_secs()),
+            seen_in: self.seen.map(|(_, step)| step.name().to_owned()),
+            facts: self.record.facts.clone(),
+            job: self.record.job.clone(),
+        }
+    }
+}
+
+/// Whether `text` can be a host name (RFC 1123) or the name of a group.
+pub(super) fn is_name(text: &str) -> bool {
+    let is_right = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(is_right)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+        && text.parse::<Mac>().is_err()
+}
+
+/// `Invalid` if a machine says more of itself than a machine has to say.
+pub(super) fn check(facts: &MachineFacts) -> Result<()> {
+    let disks = facts
+        .disks
+        .iter()
+        .flat_map(|disk| [Some(&disk.path), disk.serial.as_ref(), disk.model.as_ref()].into_iter().flatten());
+    let own = [facts.serial.as_ref(), facts.product.as_ref(), Some(&facts.firmware)].into_iter().flatten();
+    let fits = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
+    if facts.disks.len() <= DISKS_MAX && disks.chain(own).all(fits) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Invalid, "a machine says more of itself than fits into the table"))
+}
