@@ -184,6 +184,7 @@ fn only_an_administrator_manages_machines() {
         disk: None,
         begins: 0,
         power: Power::Leave,
+        window: 0,
     };
     let all = |right: Right| {
         let client = bench.client(&["*"], right, u64::MAX);

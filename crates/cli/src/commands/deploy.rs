@@ -4,6 +4,7 @@ use net::api::{After, Work};
 
 use super::Context;
 use super::hosts::{self, At, Terms};
+use crate::args::parse::parse_window;
 use crate::exit::Result;
 
 /// Put an image on machines that boot from the network
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// Grow the last partition to the end of the disk
     #[arg(long)]
     pub grow: bool,
+    /// How long the first machine waits for the others, so that they begin together
+    #[arg(long, value_name = "TIME", value_parser = parse_window, default_value = "15s")]
+    pub window: std::time::Duration,
     #[command(flatten)]
     pub terms: Terms,
     #[command(flatten)]
@@ -37,5 +41,12 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let after = After { own: !args.as_captured, grow: args.grow };
     let work = Work::Install { reference: args.name.clone(), after };
-    hosts::give(context, &hosts::manager(context, &args.server)?, work, &args.machines, &args.terms)
+    hosts::give(
+        context,
+        &hosts::manager(context, &args.server)?,
+        work,
+        &args.machines,
+        &args.terms,
+        args.window,
+    )
 }

@@ -5,6 +5,7 @@ mod names;
 mod table;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use net::api::{MachineChange, MachineStatus, NewMachine, Work};
 use net::client::Client;
@@ -138,7 +139,7 @@ pub(crate) enum Change {
     /// Admit every machine that calls from now on, for a time; `0s` ends that
     Open {
         #[arg(value_name = "TIME", value_parser = parse_window)]
-        time: std::time::Duration,
+        time: Duration,
         #[command(flatten)]
         at: At,
     },
@@ -152,13 +153,20 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let (at, change) = match change {
         Change::Capture { machine, image, terms, at } => {
             let work = Work::Capture { image: image.clone() };
-            return give(context, &manager(context, at)?, work, std::slice::from_ref(machine), terms);
+            return give(
+                context,
+                &manager(context, at)?,
+                work,
+                std::slice::from_ref(machine),
+                terms,
+                Duration::ZERO,
+            );
         }
         Change::Wipe { machines, terms, at } => {
-            return give(context, &manager(context, at)?, Work::Wipe, machines, terms);
+            return give(context, &manager(context, at)?, Work::Wipe, machines, terms, Duration::ZERO);
         }
         Change::Shell { machines, terms, at } => {
-            return give(context, &manager(context, at)?, Work::Shell, machines, terms);
+            return give(context, &manager(context, at)?, Work::Shell, machines, terms, Duration::ZERO);
         }
         Change::Log { machine, at } => return log(context, &manager(context, at)?, machine),
         Change::Cancel { machines, at } => (at, MachineChange::Cancel { machines: machines.clone() }),

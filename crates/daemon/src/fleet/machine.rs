@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// A machine that has said nothing for this long is away. It calls every few seconds.
 const SILENCE: Duration = Duration::from_secs(60);
+/// A machine that waits has called within this time.
+const HERE: Duration = Duration::from_secs(10);
 /// How long a machine waits for a job.
 const IDLE: Duration = Duration::from_secs(900);
 /// Longest text of a machine that is kept, in bytes.
@@ -77,6 +79,8 @@ pub(super) struct Machine {
     pub nonce: Option<String>,
     /// Since when it waits in our system with nothing to do.
     pub idle: Option<Instant>,
+    /// When it first asked for the job that it has, and the number of that job's request.
+    pub arrived: Option<(u64, Instant)>,
     /// The job for which it was got to boot.
     pub woken: Option<u64>,
 }
@@ -115,7 +119,14 @@ pub(crate) enum Task {
 
 impl Machine {
     /// What it is told; `None` if it has to show first that it has its key.
-    pub(super) fn call(&mut self, mac: Mac, call: &Call<'_>, is_open: bool, now: Now) -> Option<Task> {
+    pub(super) fn call(
+        &mut self,
+        mac: Mac,
+        call: &Call<'_>,
+        is_open: bool,
+        hold: Option<String>,
+        now: Now,
+    ) -> Option<Task> {
         if !call.proven {
             return None;
         }
@@ -148,6 +159,12 @@ impl Machine {
             return Some(Task::Wait(format!("the job `{}` begins in {} s", job.work, job.begins - now.unix)));
         }
         self.idle = None;
+        if job.stage == JobStage::Queued {
+            self.arrived = self.arrived.filter(|(with, _)| *with == job.with).or(Some((job.with, now.at)));
+            if let Some(why) = hold {
+                return Some(Task::Wait(why));
+            }
+        }
         Some(match job.stage {
             JobStage::Queued | JobStage::Taken | JobStage::Lost => {
                 (job.stage, job.reason) = (JobStage::Taken, None);
@@ -173,6 +190,16 @@ impl Machine {
             true => Task::Wait("nothing to do".to_owned()),
             false => Task::Start,
         }
+    }
+
+    /// When it first asked for its job of the request `with`.
+    pub(super) fn arrived(&self, with: u64) -> Option<Instant> {
+        self.arrived.filter(|(of, _)| *of == with).map(|(_, at)| at)
+    }
+
+    /// Whether it called just now.
+    pub(super) fn is_here(&self, now: Instant) -> bool {
+        self.called.is_some_and(|called| now.since(called) < HERE)
     }
 
     /// `Refused` if it is at work.

@@ -101,6 +101,7 @@ impl Table {
     pub(super) fn call(&mut self, mac: Mac, call: Call<'_>, now: Now) -> Result<Decision> {
         check(call.facts)?;
         let is_open = now.at < self.open_until;
+        let hold = self.hold(mac, now.at);
         let machine = self.entry(mac).ok_or_else(|| {
             Error::new(
                 ErrorKind::Full,
@@ -110,7 +111,7 @@ impl Table {
         machine.seen = Some((now.at, Step::Agent));
         machine.nonce = Some(call.nonce.clone());
         let before = machine.record.clone();
-        let (task, again) = match machine.call(mac, &call, is_open, now) {
+        let (task, again) = match machine.call(mac, &call, is_open, hold, now) {
             Some(task) => (task, AGAIN),
             None => (Task::Wait("one moment".to_owned()), AT_ONCE),
         };
@@ -126,6 +127,32 @@ impl Table {
             self.changed.insert(mac);
         }
         Ok(decision)
+    }
+
+    /// Why a machine has to wait for others that got the same job: so that they begin together, and share what is sent.
+    fn hold(&self, mac: Mac, now: Instant) -> Option<String> {
+        let own = self.machines.get(&mac)?.record.job.as_ref().filter(|job| job.window > 0)?;
+        let of_group = |machine: &&Machine| {
+            machine.record.job.as_ref().is_some_and(|job| job.with == own.with && job.window > 0)
+        };
+        let group = || self.machines.values().filter(of_group);
+        // Once one has begun, the others follow.
+        if group().any(|machine| machine.record.job.as_ref().is_some_and(|job| job.stage != JobStage::Queued))
+        {
+            return None;
+        }
+        let first = group().filter_map(|machine| machine.arrived(own.with)).min().unwrap_or(now);
+        let left =
+            Duration::from_secs(own.window).checked_sub(now.since(first)).filter(|left| !left.is_zero())?;
+        let is_missing = |(other, machine): &(&Mac, &Machine)| {
+            **other != mac && of_group(&machine) && !machine.is_here(now)
+        };
+        match self.machines.iter().filter(is_missing).count() {
+            0 => None,
+            missing => {
+                Some(format!("for {missing} more to begin together, {} s at most", left.as_secs().max(1)))
+            }
+        }
     }
 
     /// Whether firmware is to start our system: of a machine that is not known, or that has a job to do.
@@ -277,6 +304,7 @@ impl Table {
                 return Err(Error::new(ErrorKind::Refused, text));
             }
         }
+        let with = self.last_job + 1;
         for mac in &macs {
             self.last_job += 1;
             let job = JobStatus {
@@ -285,6 +313,8 @@ impl Table {
                 disk: request.disk.clone(),
                 begins: request.begins,
                 power: request.power,
+                with,
+                window: request.window,
                 stage: JobStage::Queued,
                 reason: None,
             };

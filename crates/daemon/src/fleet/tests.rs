@@ -49,7 +49,7 @@ fn install() -> Work {
 }
 
 fn request(work: Work, machines: &[&str]) -> JobRequest {
-    JobRequest { work, machines: words(machines), disk: None, begins: 0, power: Power::Leave }
+    JobRequest { work, machines: words(machines), disk: None, begins: 0, power: Power::Leave, window: 0 }
 }
 
 fn deploy(table: &mut Table, machines: &[&str], seconds: u64) -> base::Result<()> {
@@ -297,4 +297,27 @@ fn jobs_are_taken_back_unless_a_machine_is_at_work() {
     assert_eq!(told(&mut table, TWO, "k", None, 4), Task::Wait("nothing to do".into()));
     // A machine that waits for nothing starts from its disk after a while.
     assert_eq!(told(&mut table, TWO, "k", None, 4 + 900), Task::Start);
+}
+
+#[test]
+fn machines_of_one_deploy_begin_together_or_after_a_while() {
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    let together = JobRequest { window: 20, ..request(install(), &["lab"]) };
+    table.give(&together, &install(), at(1)).unwrap();
+    let waits = |task: &Task| matches!(task, Task::Wait(why) if why.contains("for 1 more to begin together"));
+    assert!(waits(&told(&mut table, ONE, "k", None, 100)));
+    // The other comes: it begins at once, and the first follows.
+    assert!(matches!(told(&mut table, TWO, "k", None, 105), Task::Work(_)));
+    assert!(matches!(told(&mut table, ONE, "k", None, 106), Task::Work(_)));
+
+    let mut table = Table::of(Vec::new(), at(0));
+    admit_new(&mut table);
+    table.give(&together, &install(), at(1)).unwrap();
+    for seconds in [100, 110, 119] {
+        assert!(waits(&told(&mut table, ONE, "k", None, seconds)));
+    }
+    // Who is late finds that the others have begun.
+    assert!(matches!(told(&mut table, ONE, "k", None, 120), Task::Work(_)));
+    assert!(matches!(told(&mut table, TWO, "k", None, 300), Task::Work(_)));
 }

@@ -221,6 +221,12 @@ pub struct JobStatus {
     /// How its machine is got to boot when it begins.
     #[serde(default)]
     pub power: Power,
+    /// The number of the first job of the same request.
+    #[serde(default)]
+    pub with: u64,
+    /// How many seconds the first machine waits for the others of the same request.
+    #[serde(default)]
+    pub window: u64,
     /// How far it is.
     pub stage: JobStage,
     /// Why it failed, or what to do.
@@ -342,6 +348,9 @@ pub struct JobRequest {
     /// How the machines are got to boot when it begins.
     #[serde(default)]
     pub power: Power,
+    /// How many seconds the first machine waits for the others, so that they begin together.
+    #[serde(default)]
+    pub window: u64,
 }
 
 /// The answer to a [`JobRequest`].

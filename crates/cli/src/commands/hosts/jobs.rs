@@ -37,6 +37,7 @@ pub(crate) fn give(
     work: Work,
     machines: &[String],
     terms: &Terms,
+    window: Duration,
 ) -> Result<()> {
     terms.disk.as_deref().map(crate::target::check_rule).transpose()?;
     if work == Work::Wipe && !context.global.yes {
@@ -53,6 +54,7 @@ pub(crate) fn give(
             (false, true) => Power::Wake,
             (false, false) => Power::Leave,
         },
+        window: window.as_secs(),
     };
     let made = client.give_job(&request)?;
     let work = serde_json::to_value(&made.work).expect("work is plain data");
