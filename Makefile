@@ -3,14 +3,18 @@
 SHELL := bash
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: help demo picture test mutants minio check bare sim bench plots dependencies check-dependencies bench-dependencies s3-store
+.PHONY: help demo demo-netboot picture test mutants minio check bare sim bench plots dependencies check-dependencies bench-dependencies s3-store
 
 help: ## explains these verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: dependencies ## captures a Debian disk, multicasts it to five hosts, verifies and boots it (full as root, less without)
 	cargo build --release --package diskcast-cli --package diskcast-lab
 	target/release/diskcast-demo
+
+demo-netboot: dependencies ## boots two bare machines from the network, which get a Debian disk and start from it; takes root
+	cargo build --release --package diskcast-cli --package diskcast-lab
+	target/release/diskcast-demo-netboot
 
 test: dependencies s3-store ## runs every test: unit, golden, simulation and its seeded bugs, real filesystems, the network lab, the programs
 	cargo test --workspace

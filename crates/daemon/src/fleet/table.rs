@@ -145,7 +145,7 @@ impl Table {
         let left =
             Duration::from_secs(own.window).checked_sub(now.since(first)).filter(|left| !left.is_zero())?;
         let is_missing = |(other, machine): &(&Mac, &Machine)| {
-            **other != mac && of_group(&machine) && !machine.is_here(now)
+            **other != mac && of_group(machine) && !machine.is_here(now)
         };
         match self.machines.iter().filter(is_missing).count() {
             0 => None,
