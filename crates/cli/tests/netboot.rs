@@ -132,6 +132,8 @@ fn machines_of_all_kinds_boot_from_the_network_get_their_disks_and_start_from_th
     let deployed = site.tell("deploy debian lab");
     assert!(deployed.contains("job for lab-0, lab-1, lab-2, when it boots: install debian@1"), "{deployed}");
 
+    // One of them is behind a bad link, over which it reads 50 MB by TFTP.
+    site.room.lose(1, 10).unwrap();
     let mut machines = vec![first, site.start(&options[1]), site.start(&options[2])];
     for (plug, machine) in machines.iter_mut().enumerate() {
         machine.wait_for(&format!("lab-{plug} login:"), FAILED, PATIENCE).unwrap();
@@ -215,6 +217,49 @@ fn machines_that_go_wrong_are_named_and_go_on() {
     let mut machine = site.start(&one);
     machine.wait_for("one login:", FAILED, PATIENCE).unwrap();
     assert!(["done", "back"].contains(&site.host(&card(0))["job"]["stage"].as_str().unwrap()));
+}
+
+#[test]
+fn machines_are_woken_and_restarted_when_their_job_begins() {
+    use std::os::unix::fs::PermissionsExt as _;
+    if !lab::available_or_skip() {
+        return;
+    }
+    let (bench, room) = (Bench::new(), Room::build(0).unwrap());
+    let mut site = Site { bench, room, server: None };
+    let path = |name: &str| site.bench.path(name);
+    fs::create_dir(path("boot")).unwrap();
+    ["boot/vmlinuz", "boot/initrd.img"].iter().for_each(|file| fs::write(path(file), "x").unwrap());
+    fs::write(path("disk"), [7; 1 << 16]).unwrap();
+    assert!(site.bench.see("capture disk web -q").ends_with("exit: 0\n"));
+    fs::write(path("power"), format!("#!/bin/sh\necho \"$@\" >>{}\n", path("called").display())).unwrap();
+    fs::set_permissions(path("power"), fs::Permissions::from_mode(0o755)).unwrap();
+    let (called, seen, power) = (path("called"), path("seen.pcap"), path("power"));
+    let mut command = Command::new("tcpdump");
+    command
+        .args(["-i", BRIDGE, "-U", "--immediate-mode", "-Z", "root", "-w"])
+        .arg(&seen)
+        .args(["udp", "port", "9"]);
+    let _capture = Running(site.room.inside(&command).stderr(Stdio::null()).spawn().unwrap());
+    wait_until("the capture has begun", || seen.exists());
+    site.serve(&format!("--power-program {}", power.display()));
+    assert!(site.tell(&format!("hosts add {} --name one", card(1))).contains("out: added one"));
+    let called = || fs::read_to_string(&called).unwrap_or_default();
+    let made = site.tell("deploy web one --wake --at 3s --disk disk:serial=S1");
+    assert!(made.contains("when it boots in ") && made.contains("install web@1"), "{made}");
+    assert_eq!(called(), "", "it is not woken before its time");
+    wait_until("it is switched on", || called() == "on 52:54:00:00:00:01 one\n");
+    // AMD, "Magic Packet Technology": six bytes 0xFF, then the address sixteen times.
+    let wanted = [vec![0xFF; 6], [0x52, 0x54, 0, 0, 0, 1].repeat(16)].concat();
+    wait_until("the packet is on the wire", || {
+        let bytes = fs::read(&seen).unwrap();
+        bytes.windows(wanted.len()).any(|window| window == wanted)
+    });
+    assert!(site.tell("hosts cancel one").contains("no job any more: one"));
+    assert!(site.tell("hosts wipe one").contains("nobody is there to confirm it"));
+    assert!(site.tell("hosts wipe one --restart --yes").ends_with("exit: 0\n"));
+    wait_until("it is restarted", || called().ends_with("\nrestart 52:54:00:00:00:01 one\n"));
+    assert!(site.log().contains("machine 52:54:00:00:00:01 is told to boot"));
 }
 
 /// What `tcpdump` saw of DHCP: who answered, and whether with an address.
