@@ -56,10 +56,12 @@ impl Drop for Server {
 
 fn run(arguments: &Arguments) -> Result<String, Failure> {
     lab::available()?;
-    let source = arguments.folder.join("debian/grub.img");
+    // Commands run in a folder of their own.
+    let parent = std::path::absolute(&arguments.folder)?;
+    let source = parent.join("debian/grub.img");
     step("making a Debian disk that starts on BIOS and UEFI (a minute; it is kept for the next time)");
     said(Command::new("tools/debian-disk.sh").arg("--grub").arg(&source))?;
-    let folder = tempfile::Builder::new().prefix("demo-netboot-").tempdir_in(&arguments.folder)?;
+    let folder = tempfile::Builder::new().prefix("demo-netboot-").tempdir_in(&parent)?;
     let room = Room::build(2)?;
     let here =
         |words: &[&str]| -> Result<Command, Failure> { Ok(room.inside(&diskcast(folder.path(), words)?)) };
