@@ -200,7 +200,7 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
     for plug in 0..3 {
         site.tell(&["hosts", "add", &card(plug), "--name", &format!("lab-{plug}"), "--group", "lab"])?;
     }
-    let (mut installs, mut starts) = (Vec::new(), Vec::new());
+    let (mut installs, mut starts, mut ways) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let folder = context.folder()?;
         let options = KINDS
@@ -209,14 +209,20 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
             .map(|(kind, plug)| site.machine(*kind, plug, &folder.join(format!("machine-{plug}"))))
             .collect::<Result<Vec<_>>>()?;
         site.tell(&["deploy", IMAGE, "lab"])?;
-        let all = |options: &[BareOptions]| -> Result<f64> {
+        let mut all = |options: &[BareOptions]| -> Result<f64> {
             let begin = Instant::now();
             let machines = options.iter().map(|options| Bare::start(&site.room, options));
             let mut machines = machines.collect::<base::Result<Vec<_>>>()?;
             for (plug, machine) in machines.iter_mut().enumerate() {
                 machine.wait_for(&format!("lab-{plug} login:"), Some("the job failed"), PATIENCE)?;
             }
-            Ok(begin.elapsed().as_secs_f64())
+            let seconds = begin.elapsed().as_secs_f64();
+            for machine in &machines {
+                let console = machine.console();
+                let way = |line: &&str| line.starts_with("fetched ") || line.starts_with("unicast because");
+                ways.extend(console.lines().filter(way).map(|line| line.trim().to_owned()));
+            }
+            Ok(seconds)
         };
         installs.push(all(&options)?);
         for plug in 0..3 {
@@ -239,5 +245,5 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
         .peer("diskcast", "from the network", median(&installs), "s")
         .peer("the same disks", "just started, together", median(&starts), "s")
         .on(words, "raw files")
-        .with(json!({ "installs": installs, "starts": starts, "image_bytes": stored })))
+        .with(json!({ "installs": installs, "starts": starts, "image_bytes": stored, "ways": ways })))
 }
