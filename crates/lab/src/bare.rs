@@ -56,22 +56,6 @@ impl Room {
         ip(&format!("-n {} {words}", self.name))
     }
 
-    /// Loses this many of 1000 packets to the machine at a plug, and from it.
-    ///
-    /// # Errors
-    /// `Io` with the words of `nft`.
-    pub fn lose(&self, plug: u32, per_mille: u32) -> Result<()> {
-        let drop = format!("numgen random mod 1000 < {per_mille} drop");
-        let rules = format!(
-            "table bridge loss-{plug} {{\n\
-             chain to {{ type filter hook output priority 0; oifname tap{plug} {drop}\n }}\n\
-             chain from {{ type filter hook input priority 0; iifname tap{plug} {drop}\n }}\n\
-             }}\n"
-        );
-        tool::feed("ip", &["netns", "exec", &self.name, "nft", "-f", "-"], &rules)?;
-        Ok(())
-    }
-
     /// `command`, but in the namespace, and without the environment that it does not set itself.
     #[must_use]
     pub fn inside(&self, command: &Command) -> Command {
