@@ -97,7 +97,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&cloud::GROUP, &boots::GROUP],
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
     &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
-    &[&netboot::GROUP],
+    &[&netboot::GROUP, &netboot::THREE],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 
