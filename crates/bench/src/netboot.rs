@@ -36,6 +36,8 @@ const ROUNDS: usize = 3;
 /// A round of three machines takes some minutes.
 const ROUNDS_OF_THREE: usize = 1;
 const PORT: u16 = 7717;
+/// Addresses that machines get.
+const ADDRESSES: &str = "10.9.0.100-10.9.0.120/24";
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Bytes of an empty disk.
 const DISK_BYTES: u64 = 3 << 30;
@@ -75,9 +77,9 @@ impl<'a> Site<'a> {
     fn serve(&mut self, boot: &Path, parameters: &str) -> Result<()> {
         self.server = None;
         let listen = format!("{SERVER}:{PORT}");
-        let words = ["serve", "--listen", &listen, "--interface", BRIDGE, "--netboot", BRIDGE, "--dhcp"];
+        let words = ["serve", "--listen", &listen, "--interface", BRIDGE, "--netboot", BRIDGE];
         let mut command = self.command(&words);
-        command.arg("10.9.0.100-10.9.0.120/24").arg("--boot-image").arg(boot);
+        command.args(["--dhcp", ADDRESSES, "--boot-image"]).arg(boot);
         command.arg("--kernel-parameters").arg(parameters).stderr(Stdio::null());
         self.server = Some(Program::start(&mut command)?);
         until(Instant::now(), "the server has a secret", || Ok(self.state.join("secret").exists()))?;
