@@ -25,8 +25,6 @@ const FILES: &[&str] = &[
 ];
 /// Without one of these, no machine could boot.
 const NEEDED: &[&str] = &["vmlinuz", "initrd.img"];
-/// The card with the longest address.
-const LONGEST: Mac = Mac([0xFF; 6]);
 /// What GRUB reads first. It asks for the settings of its own machine.
 const SETTINGS: &str = "\
 set timeout=0
@@ -94,8 +92,8 @@ impl ServedFiles {
         }
         let iso = read(folder, iso::NAME)?.map(iso::Iso::of).transpose()?;
         if let Some(iso) = &iso {
-            // Words that are too long are refused now.
-            iso.parts(&site.words(Some(LONGEST)))?;
+            // Words that are too long are refused now; they are as long for every card.
+            iso.parts(&site.words(Some(Mac::default())))?;
         }
         Ok(Self { files, iso, site, fleet })
     }

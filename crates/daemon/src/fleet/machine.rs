@@ -68,6 +68,9 @@ pub(super) struct Record {
     pub facts: Option<MachineFacts>,
     #[serde(default)]
     pub job: Option<JobStatus>,
+    /// The job for which it was got to boot. Kept, since a restart of the server is no reason to restart machines.
+    #[serde(default)]
+    pub woken: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -81,8 +84,6 @@ pub(super) struct Machine {
     pub idle: Option<Instant>,
     /// When it first asked for the job that it has, and the number of that job's request.
     pub arrived: Option<(u64, Instant)>,
-    /// The job for which it was got to boot.
-    pub woken: Option<u64>,
 }
 
 /// What a machine says.
@@ -135,6 +136,9 @@ impl Machine {
         if is_new && self.record.key.is_some() && !self.is_silent(now.at) {
             let text = "another machine with this address of a network card is at work";
             return Some(Task::Wait(text.to_owned()));
+        }
+        if is_new {
+            self.idle = None;
         }
         self.record.key = Some(call.key.to_owned());
         self.called = Some(now.at);

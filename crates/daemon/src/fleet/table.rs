@@ -131,7 +131,8 @@ impl Table {
 
     /// Why a machine has to wait for others that got the same job: so that they begin together, and share what is sent.
     fn hold(&self, mac: Mac, now: Instant) -> Option<String> {
-        let own = self.machines.get(&mac)?.record.job.as_ref().filter(|job| job.window > 0)?;
+        let waits = |job: &&JobStatus| job.window > 0 && job.stage == JobStage::Queued;
+        let own = self.machines.get(&mac)?.record.job.as_ref().filter(waits)?;
         let of_group = |machine: &&Machine| {
             machine.record.job.as_ref().is_some_and(|job| job.with == own.with && job.window > 0)
         };
@@ -337,12 +338,13 @@ impl Table {
                 swept.lost.push(*mac);
             }
             let is_due = job.stage == JobStage::Queued && !job.is_early(now.unix);
-            if is_due && job.power != Power::Leave && machine.woken != Some(job.job) {
-                machine.woken = Some(job.job);
+            if is_due && job.power != Power::Leave && machine.record.woken != Some(job.job) {
+                machine.record.woken = Some(job.job);
                 swept.due.push((*mac, job.power));
             }
         }
         self.changed.extend(&swept.lost);
+        self.changed.extend(swept.due.iter().map(|(mac, _)| mac));
         swept
     }
 }

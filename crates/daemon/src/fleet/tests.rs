@@ -258,7 +258,11 @@ fn a_job_begins_at_its_time_and_its_machine_is_got_to_boot_once() {
     assert_eq!(table.sweep(now(499)), Swept::default());
     assert_eq!(table.sweep(now(500)), Swept { lost: vec![], due: vec![(ONE, Power::Wake)] });
     assert_eq!(table.sweep(now(501)), Swept::default());
-    assert!(matches!(told(&mut table, ONE, "k", None, 502), Task::Work(_)));
+    // Nor once more because the server was restarted.
+    let records = table.take_changed().into_iter().map(|(mac, record)| (mac, record.unwrap())).collect();
+    let mut table = Table::of(records, at(501));
+    assert_eq!(table.sweep(now(502)), Swept::default());
+    assert!(matches!(told(&mut table, ONE, "k", None, 503), Task::Work(_)));
 }
 
 #[test]
@@ -297,6 +301,8 @@ fn jobs_are_taken_back_unless_a_machine_is_at_work() {
     assert_eq!(told(&mut table, TWO, "k", None, 4), Task::Wait("nothing to do".into()));
     // A machine that waits for nothing starts from its disk after a while.
     assert_eq!(told(&mut table, TWO, "k", None, 4 + 900), Task::Start);
+    // It boots our system again: it waits as long again.
+    assert_eq!(told(&mut table, TWO, "new", None, 1000), Task::Wait("nothing to do".into()));
 }
 
 #[test]
