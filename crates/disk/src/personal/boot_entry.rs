@@ -6,7 +6,7 @@ use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
 
-use super::esp;
+use super::esp::{self, Loaders};
 use super::parts::{Disk, Done};
 use crate::tools::run;
 
@@ -15,7 +15,8 @@ const FIRMWARE: &str = "/sys/firmware/efi/efivars";
 /// How our entries are called.
 const LABEL: &str = "diskcast: ";
 /// Loaders of vendors, best first.
-const LOADERS: &[&str] = &["shimx64.efi", "shim.efi", "bootmgfw.efi", "grubx64.efi", "systemd-bootx64.efi"];
+const LOADERS: &[&str] = &["shimx64.efi", "shim.efi", "grubx64.efi", "systemd-bootx64.efi"];
+const WINDOWS: (&str, &str) = ("Microsoft/Boot", "bootmgfw.efi");
 /// What every firmware looks for.
 const FALLBACK: (&str, &str) = ("BOOT", "BOOTX64.EFI");
 
@@ -60,23 +61,23 @@ pub(super) fn make(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
 
 /// The folder and name of the loader in an EFI system partition.
 fn loader(device: &Path) -> Result<(String, String)> {
-    let vendors = esp::list(device, "EFI")?;
-    let has = |vendor: &str, name: &str| -> Result<bool> {
-        Ok(esp::list(device, &format!("EFI/{vendor}"))?.iter().any(|found| found.eq_ignore_ascii_case(name)))
-    };
+    let loaders = Loaders::find(device)?;
+    let is_vendor = |name: &&String| !name.eq_ignore_ascii_case(FALLBACK.0);
     for name in LOADERS {
-        for vendor in vendors.iter().filter(|vendor| !vendor.eq_ignore_ascii_case(FALLBACK.0)) {
-            if has(vendor, name)? {
-                return Ok((vendor.clone(), (*name).to_owned()));
-            }
+        if let Some(vendor) =
+            loaders.vendors.iter().filter(is_vendor).find(|vendor| loaders.has(vendor, name))
+        {
+            return Ok((vendor.clone(), (*name).to_owned()));
         }
     }
     // Windows keeps its loader one level deeper.
-    if has("Microsoft/Boot", "bootmgfw.efi")? {
-        return Ok(("Microsoft\\Boot".to_owned(), "bootmgfw.efi".to_owned()));
+    let (folder, name) = WINDOWS;
+    if esp::list(device, &format!("EFI/{folder}"))?.iter().any(|found| found.eq_ignore_ascii_case(name)) {
+        return Ok((folder.replace('/', "\\"), name.to_owned()));
     }
-    if has(FALLBACK.0, FALLBACK.1)? {
-        return Ok((FALLBACK.0.to_owned(), FALLBACK.1.to_owned()));
+    let (folder, name) = FALLBACK;
+    if loaders.has(folder, name) {
+        return Ok((folder.to_owned(), name.to_owned()));
     }
     Err(Error::new(ErrorKind::NotFound, "the EFI system partition holds no loader that is known"))
 }

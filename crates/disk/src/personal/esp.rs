@@ -1,5 +1,6 @@
 //! The EFI system partition, by mtools: no kernel driver for FAT is needed.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
@@ -55,6 +56,30 @@ fn at(name: &str) -> String {
     format!("::/{name}")
 }
 
+/// What the folders of vendors below `EFI` hold.
+pub(super) struct Loaders {
+    pub(super) vendors: Vec<String>,
+    /// The names in each of them, by its name in lower case.
+    names: BTreeMap<String, Vec<String>>,
+}
+
+impl Loaders {
+    /// What `device` holds.
+    pub(super) fn find(device: &Path) -> Result<Self> {
+        let vendors = list(device, "EFI")?;
+        let names = vendors
+            .iter()
+            .map(|vendor| Ok((vendor.to_ascii_lowercase(), list(device, &format!("EFI/{vendor}"))?)));
+        Ok(Self { names: names.collect::<Result<_>>()?, vendors })
+    }
+
+    /// Whether the folder of `vendor` has a file `name`; FAT knows no case.
+    pub(super) fn has(&self, vendor: &str, name: &str) -> bool {
+        let names = self.names.get(&vendor.to_ascii_lowercase());
+        names.is_some_and(|names| names.iter().any(|found| found.eq_ignore_ascii_case(name)))
+    }
+}
+
 /// Copies a vendor's loader to where firmware looks that knows of none. Does nothing where one is.
 pub(super) fn ensure_loader(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
     let Some(partition) = disk.map.partitions.iter().find(|partition| is_one(partition)) else {
@@ -62,14 +87,9 @@ pub(super) fn ensure_loader(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
     };
     let device = disk.attach(partition)?;
     let path = device.path();
-    let vendors = list(path, "EFI")?;
-    let folders =
-        vendors.iter().map(|vendor| Ok((vendor.to_ascii_lowercase(), list(path, &format!("EFI/{vendor}"))?)));
-    let folders = folders.collect::<Result<std::collections::BTreeMap<_, _>>>()?;
-    let has = |vendor: &str, name: &str| {
-        let names = folders.get(&vendor.to_ascii_lowercase());
-        names.is_some_and(|names| names.iter().any(|found| found.eq_ignore_ascii_case(name)))
-    };
+    let loaders = Loaders::find(path)?;
+    let vendors = &loaders.vendors;
+    let has = |vendor: &str, name: &str| loaders.has(vendor, name);
     let mut known = false;
     for (suffix, fallback) in FALLBACKS {
         if has("BOOT", fallback) {
