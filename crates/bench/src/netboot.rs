@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Room, SERVER};
+use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Room, SERVER, card};
 use serde_json::{Value, json};
 
 use crate::context::{Context, json_line, said};
@@ -38,7 +38,6 @@ const ROUNDS_OF_THREE: usize = 1;
 const PORT: u16 = 7717;
 /// Addresses that machines get.
 const ADDRESSES: &str = "10.9.0.100-10.9.0.120/24";
-const MEMORY_BYTES: u64 = 1 << 30;
 /// Bytes of an empty disk.
 const DISK_BYTES: u64 = 3 << 30;
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -98,29 +97,6 @@ impl<'a> Site<'a> {
         let records = hosts.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         Ok(records.into_iter().find(|record| record["mac"] == mac).unwrap_or_default())
     }
-
-    /// A machine with a new empty disk in the file `disk`, if there is none yet.
-    fn machine(&self, firmware: Firmware, plug: u32, folder: &Path) -> Result<BareOptions> {
-        std::fs::create_dir_all(folder)?;
-        let disk = folder.join("disk");
-        if !disk.exists() {
-            std::fs::File::create(&disk)?.set_len(DISK_BYTES)?;
-        }
-        let (mac, folder) = (card(plug), folder.to_owned());
-        Ok(BareOptions {
-            firmware,
-            plug: Some(plug),
-            mac,
-            stick: None,
-            disks: vec![disk],
-            memory_bytes: MEMORY_BYTES,
-            folder,
-        })
-    }
-}
-
-fn card(plug: u32) -> String {
-    format!("52:54:00:00:00:{plug:02x}")
 }
 
 fn boot(context: &Context) -> Result<Vec<Figure>> {
@@ -187,7 +163,7 @@ fn registered(context: &Context, repository: &Path, boot: &Path) -> Result<Figur
             // The server knows nothing of it: what it sees is of this boot.
             let _ = site.tell(&["hosts", "remove", &mac]);
             let folder = context.folder()?.join(format!("{name}-{round}"));
-            let options = site.machine(Firmware::Uefi, 0, &folder)?;
+            let options = BareOptions::empty(Firmware::Uefi, 0, folder, &[DISK_BYTES])?;
             let begin = Instant::now();
             let machine = Bare::start(&site.room, &options)?;
             let seconds = until(begin, name, || Ok(is_there(&site.host(&mac)?)))
@@ -226,8 +202,10 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
         let options = KINDS
             .iter()
             .zip(0..)
-            .map(|(kind, plug)| site.machine(*kind, plug, &folder.join(format!("machine-{plug}"))))
-            .collect::<Result<Vec<_>>>()?;
+            .map(|(kind, plug)| {
+                BareOptions::empty(*kind, plug, folder.join(format!("machine-{plug}")), &[DISK_BYTES])
+            })
+            .collect::<base::Result<Vec<_>>>()?;
         site.tell(&["deploy", IMAGE, "lab"])?;
         let mut all = |options: &[BareOptions]| -> Result<f64> {
             let begin = Instant::now();

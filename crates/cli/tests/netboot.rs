@@ -5,12 +5,11 @@
 mod common;
 
 use std::fs::{self, File};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::Bench;
-use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Neighbour, Room};
+use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Neighbour, Room, card};
 
 const SERVER: &str = "10.9.0.1:7717";
 /// How long each step may take; emulated machines are slow while other tests run.
@@ -82,31 +81,12 @@ impl Site {
     /// A machine with empty disks of so many bytes.
     fn options(&self, firmware: Firmware, plug: u32, disks: &[u64]) -> BareOptions {
         let folder = self.bench.path(&format!("machine-{plug}"));
-        fs::create_dir_all(&folder).unwrap();
-        let disk = |(index, bytes): (usize, &u64)| -> PathBuf {
-            let path = folder.join(format!("disk-{index}"));
-            File::create(&path).unwrap().set_len(*bytes).unwrap();
-            path
-        };
-        let disks = disks.iter().enumerate().map(disk).collect();
-        BareOptions {
-            firmware,
-            plug: Some(plug),
-            mac: card(plug),
-            stick: None,
-            disks,
-            memory_bytes: 1 << 30,
-            folder,
-        }
+        BareOptions::empty(firmware, plug, folder, disks).unwrap()
     }
 
     fn start(&self, options: &BareOptions) -> Bare {
         Bare::start(&self.room, options).unwrap()
     }
-}
-
-fn card(plug: u32) -> String {
-    format!("52:54:00:00:00:{plug:02x}")
 }
 
 /// One deploy, three kinds of machines: nobody touches them.

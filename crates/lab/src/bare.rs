@@ -17,6 +17,8 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const PREFIX_BITS: u8 = 24;
 /// The network of all.
 pub const BRIDGE: &str = "br0";
+/// Memory of a machine, unless it is said.
+const MEMORY_BYTES: u64 = 1 << 30;
 /// How often a console is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of console output that an error shows.
@@ -128,8 +130,6 @@ pub struct BareOptions {
     pub firmware: Firmware,
     /// Its plug in the room, from 0; `None` for a machine without a network, which starts from its disk.
     pub plug: Option<u32>,
-    /// Address of its network card, `52:54:00:00:00:01`.
-    pub mac: String,
     /// A USB stick, as a raw file, from which it starts before anything else.
     pub stick: Option<PathBuf>,
     /// Its disks, as raw files. The serial number of each is `S1`, `S2`, and so on.
@@ -138,6 +138,28 @@ pub struct BareOptions {
     pub memory_bytes: u64,
     /// Folder for its console and the settings of its firmware, which stay.
     pub folder: PathBuf,
+}
+
+impl BareOptions {
+    /// A machine with 1 GiB of memory, and with new empty disks of so many bytes in `folder`.
+    ///
+    /// # Errors
+    /// `Io` if these can't be made.
+    pub fn empty(firmware: Firmware, plug: u32, folder: PathBuf, disks: &[u64]) -> Result<Self> {
+        let make = |(index, bytes): (usize, &u64)| {
+            let path = folder.join(format!("disk-{index}"));
+            File::create(&path).and_then(|file| file.set_len(*bytes)).map(|()| path)
+        };
+        let made = fs::create_dir_all(&folder).and_then(|()| disks.iter().enumerate().map(make).collect());
+        let disks = made.map_err(|error| Error::from_io("make the disks of a machine", error))?;
+        Ok(Self { firmware, plug: Some(plug), stick: None, disks, memory_bytes: MEMORY_BYTES, folder })
+    }
+}
+
+/// Address of the network card of the machine at a plug.
+#[must_use]
+pub fn card(plug: u32) -> String {
+    format!("52:54:00:00:00:{plug:02x}")
 }
 
 /// A running machine. Dropping it is like pulling its plug.
@@ -167,7 +189,7 @@ impl Bare {
             command.arg("-netdev").arg(format!("tap,id=n0,ifname=tap{plug},script=no,downscript=no"));
             // The card's own iPXE does not start shim; UEFI has a driver for it.
             let rom = if options.firmware == Firmware::Bios { "" } else { "romfile=," };
-            let card = format!("virtio-net-pci,netdev=n0,{rom}mac={},bootindex=1", options.mac);
+            let card = format!("virtio-net-pci,netdev=n0,{rom}mac={},bootindex=1", card(plug));
             command.arg("-device").arg(card);
         }
         if let Some(stick) = &options.stick {

@@ -9,14 +9,13 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Room, SERVER};
+use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Room, SERVER, card};
 
 const MACHINES: [(Firmware, &str, &str); 2] =
     [(Firmware::Bios, "lab-1", "BIOS"), (Firmware::Uefi, "lab-2", "UEFI")];
 const PORT: u16 = 7717;
 const ADDRESSES: &str = "10.9.0.100-10.9.0.120/24";
 const DISK_BYTES: u64 = 3 << 30;
-const MEMORY_BYTES: u64 = 1 << 30;
 /// What each step may take: emulated machines are slow.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -116,26 +115,10 @@ fn run(arguments: &Arguments) -> Result<String, Failure> {
 /// Machines with empty disks below `folder`.
 fn switch_on(room: &Room, folder: &Path) -> Result<Vec<Bare>, Failure> {
     let machines = (0..).zip(MACHINES).map(|(plug, (firmware, name, _))| {
-        let folder = folder.join(name);
-        std::fs::create_dir_all(&folder)?;
-        let disk = folder.join("disk");
-        std::fs::File::create(&disk)?.set_len(DISK_BYTES)?;
-        let options = BareOptions {
-            firmware,
-            plug: Some(plug),
-            mac: card(plug),
-            stick: None,
-            disks: vec![disk],
-            memory_bytes: MEMORY_BYTES,
-            folder,
-        };
+        let options = BareOptions::empty(firmware, plug, folder.join(name), &[DISK_BYTES])?;
         Ok(Bare::start(room, &options)?)
     });
     machines.collect()
-}
-
-fn card(plug: u32) -> String {
-    format!("52:54:00:00:00:{plug:02x}")
 }
 
 /// The program that was built beside this one, with everything that it keeps in `folder`.
