@@ -98,11 +98,13 @@ impl<'a> Agent<'a> {
     fn run(&self) -> Result<()> {
         let output = self.context.output;
         output.note(&format!("this machine is {}", describe(&self.facts)));
-        let (mut outcome, mut told) = (None::<JobOutcome>, String::new());
+        let (mut outcome, mut told, mut is_shell) = (None::<JobOutcome>, String::new(), false);
         loop {
             let answer = self.call(None, outcome.as_ref())?;
             let again = Duration::from_millis(answer.again_ms);
             match answer.order {
+                // The server has heard of it, since it has no order any more.
+                Order::Wait { .. } if is_shell => std::process::exit(SHELL),
                 Order::Wait { why } => {
                     if why != told {
                         output.note(&format!("waiting: {why}"));
@@ -131,10 +133,7 @@ impl<'a> Agent<'a> {
                         output.warning(why);
                     }
                     outcome = Some(JobOutcome { job, failure, log: log.into_text() });
-                    if work == Work::Shell {
-                        self.tell_end(outcome.as_ref())?;
-                        std::process::exit(SHELL);
-                    }
+                    is_shell = work == Work::Shell;
                 }
             }
         }
@@ -149,18 +148,6 @@ impl<'a> Agent<'a> {
         let answer = self.client.call_of_machine(&call)?;
         *nonce = Some(answer.nonce.clone());
         Ok(answer)
-    }
-
-    /// Calls until the server has heard what became of a job.
-    fn tell_end(&self, outcome: Option<&JobOutcome>) -> Result<()> {
-        loop {
-            let answer = self.call(None, outcome)?;
-            if !matches!(&answer.order, Order::Work { job, .. } if outcome.is_some_and(|said| said.job == *job))
-            {
-                return Ok(());
-            }
-            Stop::new().pause(Duration::from_millis(answer.again_ms));
-        }
     }
 
     /// Does `work`, and calls the server meanwhile, so that it knows that this machine lives.

@@ -58,16 +58,31 @@ pub(crate) struct At {
     pub state: StateFolder,
 }
 
+/// Machines by name, address of the network card or group, or `*` for all.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Named {
+    #[arg(required = true)]
+    pub machines: Vec<String>,
+    #[command(flatten)]
+    pub at: At,
+}
+
+/// Machines that get a job.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Given {
+    #[arg(required = true)]
+    pub machines: Vec<String>,
+    #[command(flatten)]
+    pub terms: Terms,
+    #[command(flatten)]
+    pub at: At,
+}
+
 /// A change of the table.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Change {
     /// Admit machines that have called: by name, address of the network card, or `*` for all
-    Admit {
-        #[arg(required = true)]
-        machines: Vec<String>,
-        #[command(flatten)]
-        at: At,
-    },
+    Admit(Named),
     /// Add a machine before it boots, or change its name and groups
     Add {
         /// Address of its network card
@@ -99,30 +114,11 @@ pub(crate) enum Change {
         at: At,
     },
     /// Erase the disks of machines: everything on them is lost
-    Wipe {
-        #[arg(required = true)]
-        machines: Vec<String>,
-        #[command(flatten)]
-        terms: Terms,
-        #[command(flatten)]
-        at: At,
-    },
+    Wipe(Given),
     /// Keep machines in our system, with a shell on their consoles
-    Shell {
-        #[arg(required = true)]
-        machines: Vec<String>,
-        #[command(flatten)]
-        terms: Terms,
-        #[command(flatten)]
-        at: At,
-    },
+    Shell(Given),
     /// Take jobs back that no machine works on
-    Cancel {
-        #[arg(required = true)]
-        machines: Vec<String>,
-        #[command(flatten)]
-        at: At,
-    },
+    Cancel(Named),
     /// Show what the console of a machine showed of its last job
     Log {
         machine: String,
@@ -130,12 +126,7 @@ pub(crate) enum Change {
         at: At,
     },
     /// Forget machines: by name, address or group
-    Remove {
-        #[arg(required = true)]
-        machines: Vec<String>,
-        #[command(flatten)]
-        at: At,
-    },
+    Remove(Named),
     /// Admit every machine that calls from now on, for a time; `0s` ends that
     Open {
         #[arg(value_name = "TIME", value_parser = parse_window)]
@@ -150,27 +141,19 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         let machines = manager(context, &args.at)?.machines()?;
         return table::show(context, &machines);
     };
+    let give = |at: &At, work: Work, machines: &[String], terms: &Terms| {
+        jobs::give(context, &manager(context, at)?, work, machines, terms, Duration::ZERO)
+    };
     let (at, change) = match change {
         Change::Capture { machine, image, terms, at } => {
             let work = Work::Capture { image: image.clone() };
-            return give(
-                context,
-                &manager(context, at)?,
-                work,
-                std::slice::from_ref(machine),
-                terms,
-                Duration::ZERO,
-            );
+            return give(at, work, std::slice::from_ref(machine), terms);
         }
-        Change::Wipe { machines, terms, at } => {
-            return give(context, &manager(context, at)?, Work::Wipe, machines, terms, Duration::ZERO);
-        }
-        Change::Shell { machines, terms, at } => {
-            return give(context, &manager(context, at)?, Work::Shell, machines, terms, Duration::ZERO);
-        }
+        Change::Wipe(Given { machines, terms, at }) => return give(at, Work::Wipe, machines, terms),
+        Change::Shell(Given { machines, terms, at }) => return give(at, Work::Shell, machines, terms),
         Change::Log { machine, at } => return log(context, &manager(context, at)?, machine),
-        Change::Cancel { machines, at } => (at, MachineChange::Cancel { machines: machines.clone() }),
-        Change::Admit { machines, at } => (at, MachineChange::Admit { machines: machines.clone() }),
+        Change::Cancel(Named { machines, at }) => (at, MachineChange::Cancel { machines: machines.clone() }),
+        Change::Admit(Named { machines, at }) => (at, MachineChange::Admit { machines: machines.clone() }),
         Change::Add { mac, name, groups, at } => {
             let groups = (!groups.is_empty()).then(|| groups.clone());
             let machine = NewMachine { mac: mac.clone(), name: name.clone(), groups };
@@ -181,7 +164,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
                 .map_err(|error| base::Error::from_io(format!("read `{}`", file.display()), error))?;
             (at, MachineChange::Add { machines: parse(&text)? })
         }
-        Change::Remove { machines, at } => (at, MachineChange::Remove { machines: machines.clone() }),
+        Change::Remove(Named { machines, at }) => (at, MachineChange::Remove { machines: machines.clone() }),
         Change::Open { time, at } => (at, MachineChange::Open { seconds: time.as_secs() }),
     };
     let changed = manager(context, at)?.change_machines(&change)?;
