@@ -12,6 +12,10 @@ const HERE: &[(&str, &str)] = &[
     ("init", "the server has a repository: `diskcast init --repo FOLDER` makes another one on this machine"),
     ("serve", "say which repository to offer: `diskcast serve --repo FOLDER`, or s3://BUCKET/PREFIX"),
     (
+        "netboot",
+        "say which repository to offer: `diskcast netboot INTERFACE --repo FOLDER`, or s3://BUCKET/PREFIX",
+    ),
+    (
         "repository",
         "`diskcast images` shows what a server has; run `diskcast repository` where the repository is",
     ),
@@ -123,6 +127,7 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         Command::Verify(args) => args.from.server = Some(server),
         Command::Init(_) => return Err(refusal("init")),
         Command::Serve(_) => return Err(refusal("serve")),
+        Command::Netboot(_) => return Err(refusal("netboot")),
         Command::Diff(_) => return Err(refusal("diff")),
         Command::Usage => return Err(refusal("usage")),
         Command::Copy(_) => return Err(refusal("copy")),

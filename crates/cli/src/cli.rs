@@ -13,7 +13,7 @@ use crate::commands;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Capture and install", &["capture", "install", "commit", "grow", "shrink", "personalize"]),
     ("To many machines", &["serve", "fetch", "switch", "status", "doctor", "token"]),
-    ("Machines that boot from the network", &["boot-image", "hosts", "deploy", "agent"]),
+    ("Machines that boot from the network", &["netboot", "boot-image", "hosts", "deploy", "agent"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
     (
         "Images and versions",
@@ -99,6 +99,7 @@ pub(crate) enum Command {
     Shrink(commands::shrink::Args),
     Personalize(commands::personalize::Args),
     Serve(commands::serve::Args),
+    Netboot(commands::netboot::Args),
     BootImage(commands::boot_image::Args),
     Hosts(commands::hosts::Args),
     Deploy(commands::deploy::Args),

@@ -61,6 +61,7 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Shrink(args) => commands::shrink::run(context, args),
         Command::Personalize(args) => commands::personalize::run(context, args),
         Command::Serve(args) => commands::serve::run(context, args),
+        Command::Netboot(args) => commands::netboot::run(context, args),
         Command::Hosts(args) => commands::hosts::run(context, args),
         Command::Deploy(args) => commands::deploy::run(context, args),
         Command::Agent(args) => commands::agent::run(context, args),

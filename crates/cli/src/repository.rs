@@ -164,6 +164,11 @@ fn default_state_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("server"))
 }
 
+/// Default folder of what machines boot from the network.
+pub(crate) fn default_boot_image_folder() -> Result<PathBuf> {
+    Ok(data_folder()?.join("boot-image"))
+}
+
 /// Default folder of attached disks.
 pub(crate) fn default_disks_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("disks"))

@@ -347,6 +347,7 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "status",
         "doctor",
         "token",
+        "netboot",
         "boot-image",
         "hosts",
         "deploy",

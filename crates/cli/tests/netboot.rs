@@ -50,7 +50,7 @@ impl Site {
 
     fn serve(&mut self, more: &str) {
         let serve = format!(
-            "serve --listen {SERVER} --interface {BRIDGE} --netboot {BRIDGE} --boot-image boot \
+            "netboot {BRIDGE} --listen {SERVER} --interface {BRIDGE} --boot-image boot \
              --kernel-parameters console=ttyS0 {more}"
         );
         self.server = None;

@@ -106,10 +106,12 @@ pub enum Event {
         /// Why that failed.
         failure: Option<String>,
     },
-    /// A machine fell silent at work.
+    /// Nothing is heard of a machine any more.
     MachineLost {
         /// The address of its network card.
         machine: String,
+        /// Since when, and what to do.
+        why: String,
     },
     /// Machines can't boot from the network any more.
     NetbootFailed {
@@ -180,7 +182,7 @@ impl fmt::Display for Event {
             Self::MachinePower { machine, failure: Some(why) } => {
                 write!(f, "machine {machine} could not be told to boot: {why}")
             }
-            Self::MachineLost { machine } => write!(f, "machine {machine} fell silent at work"),
+            Self::MachineLost { machine, why } => write!(f, "machine {machine} is lost: {why}"),
             Self::NetbootFailed { error } => write!(f, "machines can't boot from here any more: {error}"),
             Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),
         }

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::task::{self, Poll};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -26,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::event::{Event, Log};
-use crate::fleet::{Fleet, ServedFiles, Site, Step};
+use crate::fleet::{Fleet, ServedFiles, Site, Step, Watch};
 
 /// Where firmware that boots by HTTP looks, and loaders of other makers.
 const HTTP_PORT: u16 = 80;
@@ -42,6 +43,8 @@ pub struct NetbootSettings {
     pub dhcp: DhcpSettings,
     /// More words for the kernel.
     pub kernel_parameters: String,
+    /// How long a machine may show nothing while it boots.
+    pub boot_time: Duration,
     /// A program that switches machines: its words are `on` or `restart`, the address of the card, and the name.
     pub power_program: Option<PathBuf>,
 }
@@ -83,8 +86,8 @@ impl Boots {
     /// Names machines that fell silent, and gets those to boot that are to. Call it about once a second.
     pub(crate) fn sweep(&self, log: &Log) {
         let swept = self.fleet.sweep();
-        for mac in swept.lost {
-            log(&Event::MachineLost { machine: mac.to_string() });
+        for (mac, why) in swept.lost {
+            log(&Event::MachineLost { machine: mac.to_string(), why });
         }
         for (mac, power) in swept.due {
             if let Err(error) = self.power(mac, power, log) {
@@ -142,7 +145,10 @@ pub(crate) fn start(
         let text = format!("interface `{}` has no IPv4 address, by which machines boot", settings.interface);
         Error::new(ErrorKind::Invalid, text)
     })?;
-    let fleet = Fleet::open(state)?;
+    let fleet = Fleet::open(
+        state,
+        Watch { boot_time: settings.boot_time, sees_systems: settings.dhcp != DhcpSettings::Off },
+    )?;
     let scheme = if here.fingerprint.is_some() { "https" } else { "http" };
     let site = Site {
         url: format!("{scheme}://{address}:{}", here.port),

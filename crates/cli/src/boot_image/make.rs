@@ -15,6 +15,9 @@ use crate::exit::{Exit, Failure, Result};
 const INIT: &str = include_str!("../../../../integrations/initramfs/init");
 const ADDRESS: &str = include_str!("../../../../integrations/initramfs/address");
 
+/// Says what the boot image is made of.
+const ABOUT: &str = "boot-image.json";
+
 /// What was made.
 pub(crate) struct Made {
     /// The release of the kernel, `6.1.0-18-amd64`.
@@ -54,9 +57,20 @@ pub(crate) fn make(out: &Path, wanted: &Wanted, tell: impl Fn(&str)) -> Result<M
         "kernel": made.release, "kernel_bytes": made.kernel_bytes, "system_bytes": made.system_bytes,
         "diskcast": env!("CARGO_PKG_VERSION"),
     });
-    write(&done.join("boot-image.json"), &format!("{about:#}\n"), false)?;
+    write(&done.join(ABOUT), &format!("{about:#}\n"), false)?;
     publish(&done, out)?;
     Ok(made)
+}
+
+/// The version of diskcast that made the boot image in `folder`; `None` if there is none.
+pub(crate) fn made_by(folder: &Path) -> Result<Option<String>> {
+    let path = folder.join(ABOUT);
+    let about = match fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|error| base::Error::from_io(format!("read `{}`", path.display()), error))?,
+    };
+    let about: serde_json::Value = serde_json::from_slice(&about).unwrap_or_default();
+    Ok(Some(about["diskcast"].as_str().unwrap_or("of another kind").to_owned()))
 }
 
 /// Moves the files below `done` to their places below `out`.

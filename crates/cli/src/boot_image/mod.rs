@@ -14,5 +14,5 @@ mod modules;
 mod programs;
 mod tree;
 
-pub(crate) use make::make;
+pub(crate) use make::{made_by, make};
 pub(crate) use tree::Wanted;

@@ -8,34 +8,39 @@ use serde_json::json;
 use super::Context;
 use crate::boot_image::{self, Wanted};
 use crate::exit::Result;
+use crate::repository;
+
+/// Package of the kernel, and how hard to compress, unless it is said.
+const KERNEL: &str = "linux-image-amd64";
+const LEVEL: i32 = 15;
 
 /// Make what machines boot from the network
 ///
 /// Debian's kernel, a system in memory that runs this program, and Debian's signed boot loaders, from packages of
-/// Debian that this machine's apt knows. `serve --netboot` offers them. Takes root, and the package mmdebstrap.
+/// Debian that this machine's apt knows. `netboot` offers them. Takes root, and the package mmdebstrap.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   diskcast boot-image /srv/boot
   diskcast boot-image /srv/boot --firmware firmware-realtek --firmware firmware-bnx2
-  diskcast serve --netboot eth1 --boot-image /srv/boot")]
+  diskcast netboot eth1 --boot-image /srv/boot")]
 pub(crate) struct Args {
     /// Folder for the boot files; made if it is missing
     pub out: PathBuf,
     /// Package of the kernel
-    #[arg(long, value_name = "PACKAGE", default_value = "linux-image-amd64")]
+    #[arg(long, value_name = "PACKAGE", default_value = KERNEL)]
     pub kernel: String,
     /// Add the firmware of this package, for network cards and disks that need it; may be repeated
     #[arg(long, value_name = "PACKAGE")]
     pub firmware: Vec<String>,
     /// How hard to compress: a level of zstd
-    #[arg(long, value_name = "LEVEL", default_value_t = 15, value_parser = clap::value_parser!(i32).range(1..=19))]
+    #[arg(long, value_name = "LEVEL", default_value_t = LEVEL, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub level: i32,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let output = context.output;
     let wanted = Wanted { kernel: args.kernel.clone(), firmware: args.firmware.clone(), level: args.level };
+    let output = context.output;
     let made = boot_image::make(&args.out, &wanted, |step| output.note(step))?;
     let all = made.kernel_bytes + made.system_bytes;
     let record = json!({
@@ -45,4 +50,23 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     output.result(&record, || {
         format!("made {}: Linux {}, {} to load\n", args.out.display(), made.release, show_bytes(all))
     })
+}
+
+/// The boot image in the default folder, which is made if there is none. A note tells if another version of diskcast made
+/// it: machines would run that one.
+pub(crate) fn of_default_folder(context: &Context) -> Result<PathBuf> {
+    let folder = repository::default_boot_image_folder()?;
+    let wanted = Wanted { kernel: KERNEL.to_owned(), firmware: Vec::new(), level: LEVEL };
+    match boot_image::made_by(&folder)? {
+        None => {
+            let made = boot_image::make(&folder, &wanted, |step| context.output.note(step))?;
+            context.output.note(&format!("made {}: Linux {}", folder.display(), made.release));
+        }
+        Some(version) if version != env!("CARGO_PKG_VERSION") => context.output.note(&format!(
+            "diskcast {version} made the boot image: `diskcast boot-image {}` makes a new one",
+            folder.display()
+        )),
+        Some(_) => {}
+    }
+    Ok(folder)
 }

@@ -23,6 +23,7 @@ pub(crate) mod install;
 pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod mount;
+pub(crate) mod netboot;
 pub(crate) mod personalize;
 pub(crate) mod profile;
 pub(crate) mod prune;

@@ -25,8 +25,20 @@ Examples:
   diskcast serve
   diskcast serve --listen 10.0.0.1:7717 --interface eth1 --rate 800M
   diskcast serve --token-out join.token --repo /srv/images
-  diskcast serve --netboot eth1 --boot-image /srv/boot")]
+  diskcast serve --netboot eth1")]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub serving: Serving,
+    /// Let machines on this network interface boot from the network, as `diskcast netboot` does
+    #[arg(long, value_name = "INTERFACE")]
+    pub netboot: Option<String>,
+    #[command(flatten)]
+    pub boot: Boot,
+}
+
+/// How a repository is served.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serving {
     /// Address and TCP port of the API
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7717")]
     pub listen: std::net::SocketAddr,
@@ -60,10 +72,15 @@ pub(crate) struct Args {
     /// What is near, for machines that serve each other: lines of `NETWORK/BITS NAME`, one name for each switch or rack
     #[arg(long, value_name = "FILE")]
     pub places: Option<PathBuf>,
-    /// Let machines on this network interface boot from the network; needs --boot-image
-    #[arg(long, value_name = "INTERFACE", requires = "boot_image")]
-    pub netboot: Option<String>,
-    /// Folder that `diskcast boot-image` made
+    /// Lifetime of the printed join token
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
+    pub token_expires: std::time::Duration,
+}
+
+/// How machines boot from the network.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Boot {
+    /// Folder that `diskcast boot-image` made [default: one beside the server's state; made now if it is missing]
     #[arg(long, value_name = "FOLDER", requires = "netboot")]
     pub boot_image: Option<PathBuf>,
     /// What machines are told by DHCP: `beside` another server, where their boot loader is; an address of
@@ -74,16 +91,22 @@ pub(crate) struct Args {
     /// More words for the kernel of machines that boot, such as `console=ttyS0`
     #[arg(long, value_name = "WORDS", default_value = "", requires = "netboot")]
     pub kernel_parameters: String,
+    /// How long a machine may show nothing while it boots, before it is named as lost
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10m", requires = "netboot")]
+    pub boot_time: std::time::Duration,
     /// Program that switches machines: called as `PROGRAM on|restart ADDRESS NAME`, as by ipmitool
     #[arg(long, value_name = "PROGRAM", requires = "netboot")]
     pub power_program: Option<PathBuf>,
-    /// Lifetime of the printed join token
-    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
-    pub token_expires: std::time::Duration,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    serve(context, &args.serving, args.netboot.as_deref().map(|interface| (interface, &args.boot)))
+}
+
+/// Serves until a signal comes; `netboot` is the interface on which machines boot, and how.
+pub(crate) fn serve(context: &Context, args: &Serving, netboot: Option<(&str, &Boot)>) -> Result<()> {
     args.interface.as_deref().map(interface::choose).transpose()?;
+    let netboot = netboot.map(|(interface, boot)| boot.settings(context, interface)).transpose()?;
     let repository = Arc::new(repository::open_or_create(&context.global)?);
     let state = repository::state_folder(&args.state)?;
     let output = context.output;
@@ -105,15 +128,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         token_lifetime: args.token_expires,
         token_out: args.token_out.clone(),
         places: places(args.places.as_deref())?,
-        netboot: args.netboot.clone().zip(args.boot_image.clone()).map(|(interface, folder)| {
-            NetbootSettings {
-                interface,
-                folder,
-                dhcp: args.dhcp,
-                kernel_parameters: args.kernel_parameters.clone(),
-                power_program: args.power_program.clone(),
-            }
-        }),
+        netboot,
         log: Arc::new(move |event| output.event(event)),
     })?;
     interrupt::hold();
@@ -126,6 +141,25 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     Ok(())
 }
 
+impl Boot {
+    /// What the server must know. The boot image is made now if nobody named one, and there is none yet.
+    fn settings(&self, context: &Context, interface: &str) -> Result<NetbootSettings> {
+        interface::choose(interface)?;
+        let folder = match &self.boot_image {
+            Some(folder) => folder.clone(),
+            None => super::boot_image::of_default_folder(context)?,
+        };
+        Ok(NetbootSettings {
+            interface: interface.to_owned(),
+            folder,
+            dhcp: self.dhcp,
+            kernel_parameters: self.kernel_parameters.clone(),
+            boot_time: self.boot_time,
+            power_program: self.power_program.clone(),
+        })
+    }
+}
+
 /// Reads the file of `--places`.
 fn places(path: Option<&Path>) -> Result<Places> {
     let Some(path) = path else { return Ok(Places::default()) };
@@ -134,7 +168,13 @@ fn places(path: Option<&Path>) -> Result<Places> {
     Ok(Places::parse(&text).map_err(|error| error.within(context()))?)
 }
 
-fn announce(context: &Context, args: &Args, server: &Server, repository: &str, images: usize) -> Result<()> {
+fn announce(
+    context: &Context,
+    args: &Serving,
+    server: &Server,
+    repository: &str,
+    images: usize,
+) -> Result<()> {
     let url = url(server.address(), !args.no_tls);
     let token = server.join_token();
     let expires = clock::show_unix(clock::unix_seconds() + args.token_expires.as_secs());
@@ -161,7 +201,7 @@ fn announce(context: &Context, args: &Args, server: &Server, repository: &str, i
 }
 
 /// Whether multicast can reach a machine.
-fn reaches_a_network(args: &Args) -> bool {
+fn reaches_a_network(args: &Serving) -> bool {
     let by_route =
         || !args.listen.ip().is_loopback() && interface::preferred().is_ok_and(|one| !one.loopback);
     !args.no_multicast && (args.interface.is_some() || by_route())

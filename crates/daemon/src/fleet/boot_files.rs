@@ -202,6 +202,9 @@ fn read(folder: &Path, name: &str) -> Result<Option<Bytes>> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+    use std::time::Duration;
+
+    use super::super::silence::Watch;
     use super::*;
 
     const MAC: &str = "52:54:00:00:00:01";
@@ -211,12 +214,13 @@ mod tests {
         std::fs::write(folder.join("initrd.img"), "system").unwrap();
         std::fs::write(folder.join("secret"), "a key").unwrap();
         std::fs::write(folder.join(iso::NAME), iso::settings("").unwrap()).unwrap();
+        let watch = Watch { boot_time: Duration::ZERO, sees_systems: true };
         let site = Site {
             url: "https://10.0.0.1:7717".to_owned(),
             fingerprint: None,
             kernel_parameters: "console=ttyS0".to_owned(),
         };
-        ServedFiles::read(folder, site, Fleet::open(folder).unwrap()).unwrap()
+        ServedFiles::read(folder, site, Fleet::open(folder, watch).unwrap()).unwrap()
     }
 
     #[test]

@@ -8,6 +8,8 @@ use net::api::{JobOutcome, JobStage, JobStatus, MachineFacts, MachineStatus, Wor
 use net::mac::Mac;
 use serde::{Deserialize, Serialize};
 
+use super::silence::Last;
+
 /// A machine that has said nothing for this long is away. It calls every few seconds.
 const SILENCE: Duration = Duration::from_secs(60);
 /// A machine that waits has called within this time.
@@ -82,6 +84,8 @@ pub(super) struct Machine {
     pub nonce: Option<String>,
     /// Since when it waits in our system with nothing to do.
     pub idle: Option<Instant>,
+    /// What was seen last, and when, if more is to come.
+    pub expected: Option<(Instant, Last)>,
     /// When it first asked for the job that it has, and the number of that job's request.
     pub arrived: Option<(u64, Instant)>,
 }
@@ -141,7 +145,7 @@ impl Machine {
             self.idle = None;
         }
         self.record.key = Some(call.key.to_owned());
-        self.called = Some(now.at);
+        (self.called, self.expected) = (Some(now.at), None);
         self.record.facts = Some(call.facts.clone());
         self.record.admitted |= is_open;
         if !self.record.admitted {
@@ -164,6 +168,7 @@ impl Machine {
         }
         self.idle = None;
         if job.stage == JobStage::Queued {
+            self.expected = Some((now.at, Last::Wait));
             self.arrived = self.arrived.filter(|(with, _)| *with == job.with).or(Some((job.with, now.at)));
             if let Some(why) = hold {
                 return Some(Task::Wait(why));
@@ -171,6 +176,7 @@ impl Machine {
         }
         Some(match job.stage {
             JobStage::Queued | JobStage::Taken | JobStage::Lost => {
+                self.expected = None;
                 (job.stage, job.reason) = (JobStage::Taken, None);
                 match call.working == Some(job.job) {
                     true => Task::Wait("at work".to_owned()),
@@ -178,7 +184,10 @@ impl Machine {
                 }
             }
             JobStage::Done | JobStage::Back => match job.work {
-                Work::Install { .. } | Work::Capture { .. } => Task::Start,
+                Work::Install { .. } | Work::Capture { .. } => {
+                    self.expected = Some((now.at, Last::Start));
+                    Task::Start
+                }
                 Work::Wipe | Work::Shell => Task::Wait(format!("the job `{}` is done", job.work)),
             },
             JobStage::Failed => {

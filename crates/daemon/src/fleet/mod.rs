@@ -1,12 +1,13 @@
 //! The machines that boot from the network, and what each is to do.
 //!
 //! [`table`] decides for all, [`machine`] for one, without I/O and without a clock; [`ledger`] keeps what must survive
-//! a restart; [`roster`] joins them; [`boot_files`] says what firmware gets.
+//! a restart; [`silence`] says who is missed; [`roster`] joins them; [`boot_files`] says what firmware gets.
 
 mod boot_files;
 mod ledger;
 mod machine;
 mod roster;
+mod silence;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -14,3 +15,4 @@ mod tests;
 pub(crate) use boot_files::{ServedFiles, Site};
 pub(crate) use machine::{Step, Task};
 pub(crate) use roster::Fleet;
+pub(crate) use silence::Watch;

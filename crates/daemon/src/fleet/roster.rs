@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::ledger::{Ledger, Redb};
 use super::machine::{Call, Decision, Now, Step};
+use super::silence::Watch;
 use super::table::{Swept, Table};
 use crate::clock;
 
@@ -28,10 +29,10 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// The table that the server keeps in the folder `state`. `Refused` if another server has it open; `Corrupt`;
     /// `Io`.
-    pub(crate) fn open(state: &Path) -> Result<Arc<Self>> {
+    pub(crate) fn open(state: &Path, watch: Watch) -> Result<Arc<Self>> {
         let ledger = Redb::open(&state.join("machines.redb"))?;
         let clock = Clock::start();
-        let table = Table::of(ledger.load()?, clock.now());
+        let table = Table::of(ledger.load()?, watch, clock.now());
         Ok(Arc::new(Self { table: Mutex::new(table), ledger: Box::new(ledger), clock }))
     }
 
@@ -96,7 +97,7 @@ impl Fleet {
         self.change(|table| table.give(request, work, self.clock.now()))
     }
 
-    /// Names machines that fell silent, and such as are to boot. Call it about once a second.
+    /// Names machines of which nothing is heard any more, and such as are to boot. Call it about once a second.
     pub(crate) fn sweep(&self) -> Swept {
         self.change(|table| Ok(table.sweep(self.now()))).unwrap_or_default()
     }

@@ -11,6 +11,7 @@ use net::api::{
 use net::mac::Mac;
 
 use super::machine::{Call, Decision, Machine, Now, Record, Step, Task, check, is_name};
+use super::silence::{Last, Watch};
 
 /// Most machines in the table.
 const MACHINES_MAX: usize = 10_000;
@@ -23,15 +24,16 @@ const AT_ONCE: Duration = Duration::from_millis(10);
 /// What the passing time brings.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swept {
-    /// Machines that fell silent at work.
-    pub lost: Vec<Mac>,
+    /// Machines of which nothing is heard any more, and what to do.
+    pub lost: Vec<(Mac, String)>,
     /// Machines that are to boot now, and how they are got to.
     pub due: Vec<(Mac, Power)>,
 }
 
 /// All machines.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Table {
+    watch: Watch,
     machines: BTreeMap<Mac, Machine>,
     open_until: Instant,
     last_job: u64,
@@ -40,7 +42,7 @@ pub(super) struct Table {
 
 impl Table {
     /// The table of these records. A machine that has a job counts as seen `now`: it may be at work.
-    pub(super) fn of(records: Vec<(Mac, Record)>, now: Instant) -> Self {
+    pub(super) fn of(records: Vec<(Mac, Record)>, watch: Watch, now: Instant) -> Self {
         let last_job =
             records.iter().filter_map(|(_, record)| Some(record.job.as_ref()?.job)).max().unwrap_or_default();
         let machine = |record: Record| {
@@ -48,7 +50,7 @@ impl Table {
             Machine { record, called, ..Machine::default() }
         };
         let machines = records.into_iter().map(|(mac, record)| (mac, machine(record))).collect();
-        Self { machines, last_job, ..Self::default() }
+        Self { watch, machines, open_until: Instant::ZERO, last_job, changed: BTreeSet::new() }
     }
 
     /// Lets records count as changed that could not be kept.
@@ -89,10 +91,20 @@ impl Table {
         }
         let Some(machine) = self.entry(mac) else { return };
         machine.seen = Some((now, step));
-        if step == Step::System
-            && let Some(job) = machine.record.job.as_mut().filter(|job| job.stage == JobStage::Done)
-        {
-            job.stage = JobStage::Back;
+        let stage = machine.record.job.as_ref().map(|job| job.stage);
+        let (stage, last) = match (step, stage) {
+            (Step::System, Some(JobStage::Done)) => (JobStage::Back, None),
+            (Step::Firmware | Step::Loader, Some(JobStage::Done)) => (JobStage::Done, Some(Last::Start)),
+            (Step::Firmware, Some(JobStage::Queued | JobStage::Lost)) => {
+                (JobStage::Queued, Some(Last::Firmware))
+            }
+            (Step::Loader, Some(JobStage::Queued | JobStage::Lost)) => (JobStage::Queued, Some(Last::Loader)),
+            _ => return,
+        };
+        machine.expected = last.map(|last| (now, last));
+        let Some(job) = machine.record.job.as_mut() else { return };
+        if job.stage != stage {
+            (job.stage, job.reason) = (stage, None);
             self.changed.insert(mac);
         }
     }
@@ -320,12 +332,13 @@ impl Table {
                 reason: None,
             };
             self.record(*mac).job = Some(job);
+            self.machines.entry(*mac).or_default().expected = None;
         }
         let machines = macs.into_iter().map(|mac| self.machines[&mac].status(mac, now)).collect();
         Ok(JobsMade { work: work.clone(), machines })
     }
 
-    /// Finds machines that fell silent at work, and such as are to boot; each once.
+    /// Finds machines of which nothing is heard any more, and such as are to boot; each once.
     pub(super) fn sweep(&mut self, now: Now) -> Swept {
         let mut swept = Swept::default();
         for (mac, machine) in &mut self.machines {
@@ -335,15 +348,17 @@ impl Table {
                 job.stage = JobStage::Lost;
                 let why = "it fell silent at work: look at its screen; it goes on when it boots again";
                 job.reason = Some(why.to_owned());
-                swept.lost.push(*mac);
+                swept.lost.push((*mac, why.to_owned()));
             }
             let is_due = job.stage == JobStage::Queued && !job.is_early(now.unix);
             if is_due && job.power != Power::Leave && machine.record.woken != Some(job.job) {
                 machine.record.woken = Some(job.job);
                 swept.due.push((*mac, job.power));
+                machine.expected = Some((now.at, Last::Power));
             }
+            swept.lost.extend(machine.is_missed(self.watch, now).map(|why| (*mac, why)));
         }
-        self.changed.extend(&swept.lost);
+        self.changed.extend(swept.lost.iter().map(|(mac, _)| mac));
         self.changed.extend(swept.due.iter().map(|(mac, _)| mac));
         swept
     }

@@ -73,9 +73,9 @@ fn run(arguments: &Arguments) -> Result<String, Failure> {
     said(&mut diskcast(folder.path(), &["capture", &source.to_string_lossy(), "debian"])?)?;
     step("diskcast boot-image: Debian's kernel, a system in memory, and boot loaders");
     said(&mut diskcast(folder.path(), &["boot-image", "boot"])?)?;
-    step("diskcast serve --netboot, hosts add, deploy");
+    step("diskcast netboot, hosts add, deploy");
     let listen = format!("{SERVER}:{PORT}");
-    let mut serve = here(&["serve", "--listen", &listen, "--interface", BRIDGE, "--netboot", BRIDGE])?;
+    let mut serve = here(&["netboot", BRIDGE, "--listen", &listen, "--interface", BRIDGE])?;
     serve.args(["--boot-image", "boot", "--dhcp", ADDRESSES, "--kernel-parameters", "console=ttyS0"]);
     let log = std::fs::File::create(folder.path().join("log"))?;
     let _server = Server(serve.stdout(Stdio::null()).stderr(log).spawn()?);

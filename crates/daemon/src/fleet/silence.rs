@@ -1,0 +1,71 @@
+//! Machines of which nothing is heard any more: which ones these are, and what an administrator is told.
+
+use std::time::Duration;
+
+use net::api::JobStage;
+
+use super::machine::{Machine, Now};
+
+/// What the server can notice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watch {
+    /// How long a machine may show nothing while it boots.
+    pub boot_time: Duration,
+    /// Whether it sees the DHCP requests of the systems on the machines' disks.
+    pub sees_systems: bool,
+}
+
+/// What was seen of a machine last, when more is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Last {
+    /// It was woken or restarted.
+    Power,
+    /// Its firmware asked where to boot from.
+    Firmware,
+    /// Its boot loader asked what to load.
+    Loader,
+    /// It waited in our system for its job to begin.
+    Wait,
+    /// It was told to start from its disk.
+    Start,
+}
+
+impl Last {
+    /// What is missing, and what to look at.
+    fn why(self, minutes: u64) -> String {
+        let (what, look) = match self {
+            Self::Power => ("it was told to boot", "whether it has power, and boots from the network first"),
+            Self::Firmware => {
+                ("its firmware asked where to boot from", "whether UDP port 69 or TCP port 80 is blocked")
+            }
+            Self::Loader => {
+                ("it loaded the system in memory", "whether that is there and has the driver of its card")
+            }
+            Self::Wait => ("it waited for its job to begin", "whether it has power"),
+            Self::Start => (
+                "it was told to start from its disk",
+                "what its disk does; a system with an address of its own makes no sign",
+            ),
+        };
+        let goes_on = if self == Self::Start { "" } else { "; it goes on when it boots again" };
+        format!("no sign for {minutes} min since {what}: look at its screen, {look}{goes_on}")
+    }
+}
+
+impl Machine {
+    /// Why it counts as lost from now on, if it does: nothing came that was expected.
+    pub(super) fn is_missed(&mut self, watch: Watch, now: Now) -> Option<String> {
+        let (since, last) = self.expected.filter(|(since, _)| now.at.since(*since) > watch.boot_time)?;
+        let job = self.record.job.as_mut().filter(|job| !job.is_early(now.unix))?;
+        self.expected = None;
+        let stage = match (job.stage, last) {
+            (JobStage::Done, Last::Start) if watch.sees_systems => JobStage::Done,
+            (_, Last::Start) => return None,
+            (JobStage::Queued | JobStage::Lost, _) => JobStage::Lost,
+            _ => return None,
+        };
+        let why = last.why(now.at.since(since).as_secs() / 60);
+        (job.stage, job.reason) = (stage, Some(why.clone()));
+        Some(why)
+    }
+}
