@@ -38,6 +38,21 @@ impl Drop for Running {
     }
 }
 
+/// A test that failed shows what its server and its machines said.
+impl Drop for Site {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        print!("{}", fs::read_to_string(self.bench.path("log")).unwrap_or_default());
+        for plug in 0..5 {
+            let console = fs::read(self.bench.path(&format!("machine-{plug}/console"))).unwrap_or_default();
+            let end = &console[console.len().saturating_sub(2000)..];
+            println!("== machine {plug}\n{}", String::from_utf8_lossy(end));
+        }
+    }
+}
+
 impl Site {
     /// A server that has the image `debian`, of a disk that starts everywhere, and a boot image.
     fn new(machines: u32) -> Option<Self> {
@@ -93,7 +108,7 @@ impl Site {
 #[test]
 fn machines_of_all_kinds_boot_from_the_network_get_their_disks_and_start_from_them() {
     let Some(mut site) = Site::new(3) else { return };
-    site.serve(ALONE);
+    site.serve(&format!("{ALONE} --boot-time 60s"));
     let kinds = [Firmware::Bios, Firmware::Uefi, Firmware::SecureHttp];
     let options: Vec<_> =
         (0..3).map(|plug| site.options(kinds[plug as usize], plug, &[DISK_BYTES])).collect();
@@ -134,6 +149,61 @@ fn machines_of_all_kinds_boot_from_the_network_get_their_disks_and_start_from_th
     let versions = site.bench.see("images back");
     assert!(versions.contains("out:       1  3.0 GiB") && versions.contains("root@lab-1"), "{versions}");
     assert!(site.tell("hosts log lab-1").contains("exit: 0"));
+    // It vanishes before its system is there, and is named. Its image goes to another machine.
+    drop(again);
+    assert!(site.tell("deploy back lab-0").contains("install back@1"));
+    drop(machines.remove(0));
+    let mut other = site.start(&options[0]);
+    other.wait_for("lab-0 login:", FAILED, PATIENCE).unwrap();
+    assert_eq!(site.host(&card(0))["job"]["work"]["install"]["reference"], "back@1");
+    let reason = "since it was told to start from its disk";
+    wait_until("it is missed", || site.tell("hosts").contains(reason));
+}
+
+/// Each machine is switched off at another step. All of it while one packet of a hundred is lost.
+#[test]
+fn machines_that_vanish_while_they_boot_are_named_and_boot_with_loss() {
+    let Some(mut site) = Site::new(3) else { return };
+    site.room.lose(10).unwrap();
+    site.serve(&format!("{ALONE} --boot-time 60s"));
+    let options = [Firmware::Uefi, Firmware::Uefi, Firmware::Bios];
+    let options: Vec<_> =
+        (0..3).map(|plug| site.options(options[plug as usize], plug, &[256 << 20])).collect();
+    for plug in 0..3 {
+        assert!(
+            site.tell(&format!("hosts add {} --name lab-{plug} --group lab", card(plug))).contains("added")
+        );
+    }
+    fs::write(&options[0].disks[0], vec![7; 256 << 20]).unwrap();
+    assert!(site.tell("hosts wipe lab-0 --yes").ends_with("exit: 0\n"));
+    assert!(site.tell("hosts shell lab-1").ends_with("exit: 0\n"));
+    assert!(site.tell("hosts shell lab-2").ends_with("exit: 0\n"));
+    let machine = site.start(&options[0]);
+    wait_until("DHCP has begun", || site.log().contains("asks where to boot from"));
+    drop(machine);
+    let machine = site.start(&options[1]);
+    wait_until("TFTP has begun", || site.log().contains("reads grubx64.efi"));
+    drop(machine);
+    let mut machine = site.start(&options[2]);
+    machine.wait_for("Linux version", None, PATIENCE).unwrap();
+    drop(machine);
+    for plug in 0..3 {
+        wait_until("it is missed", || site.host(&card(plug))["job"]["stage"] == "lost");
+        let reason = site.host(&card(plug))["job"]["reason"].as_str().unwrap().to_owned();
+        let wanted =
+            if plug < 2 { "its firmware asked where to boot from" } else { "it loaded the system in memory" };
+        assert!(reason.contains(wanted), "{plug}: {reason}");
+    }
+    // All come back, and do what they were to do.
+    let mut machines: Vec<_> = options.iter().map(|options| site.start(options)).collect();
+    wait_until("the disk is wiped", || site.host(&card(0))["job"]["stage"] == "done");
+    assert!(fs::read(&options[0].disks[0]).unwrap().iter().all(|byte| *byte == 0));
+    for machine in &mut machines[1..] {
+        machine.wait_for("here is the shell that was asked for", FAILED, PATIENCE).unwrap();
+        machine.type_line("echo $((6 * 7)) answers").unwrap();
+        machine.wait_for("42 answers", FAILED, PATIENCE).unwrap();
+    }
+    wait_until("the jobs are done", || (1..3).all(|plug| site.host(&card(plug))["job"]["stage"] == "done"));
 }
 
 /// Waits until `is_so`, which looks at something that a real machine changes.

@@ -2,7 +2,9 @@
 //! Firmware is real: SeaBIOS with the iPXE of QEMU's network cards, and UEFI of Debian's package `ovmf`.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +21,8 @@ const PREFIX_BITS: u8 = 24;
 pub const BRIDGE: &str = "br0";
 /// Memory of a machine, unless it is said.
 const MEMORY_BYTES: u64 = 1 << 30;
+/// The socket for keys.
+const KEYS: &str = "keys";
 /// How often a console is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of console output that an error shows.
@@ -48,6 +52,21 @@ impl Room {
             room.ip(&format!("link set tap{machine} master {BRIDGE} up"))?;
         }
         Ok(room)
+    }
+
+    /// Loses so many of a thousand packets between the server and its machines, at random, in both directions. Takes
+    /// nftables for bridges.
+    ///
+    /// # Errors
+    /// `Io` with the words of `nft`.
+    pub fn lose(&self, of_thousand: u32) -> Result<()> {
+        let chain = |hook| {
+            let rule = format!("numgen random mod 1000 < {of_thousand} drop");
+            format!("chain {hook} {{ type filter hook {hook} priority 0; {rule}; }};")
+        };
+        let rules = format!("add table bridge loss {{ {} {} }}", chain("input"), chain("output"));
+        let name = &self.name;
+        tool::run("ip", &["netns", "exec", name, "nft", &rules]).map(drop)
     }
 
     /// Runs `ip` in the namespace.
@@ -166,6 +185,10 @@ pub fn card(plug: u32) -> String {
 pub struct Bare {
     process: Child,
     console: PathBuf,
+    /// Folder of the socket by which keys are pressed; its path is short.
+    keys: tempfile::TempDir,
+    /// It stays open: a machine takes keys one by one, and what waits is lost with it.
+    typing: Option<UnixStream>,
 }
 
 impl Bare {
@@ -182,8 +205,11 @@ impl Bare {
         // QEMU 7.2 emulates VAES wrongly: what is multicast, which is encrypted, would come damaged.
         command.args(["-accel", "tcg,thread=multi", "-cpu", "max,vaes=off", "-smp", "1"]);
         command.arg("-m").arg(format!("{}M", options.memory_bytes >> 20));
-        command.args(["-nodefaults", "-display", "none", "-serial"]);
-        command.arg(format!("file:{}", console.display()));
+        let keys = tempfile::tempdir().map_err(failed)?;
+        let socket = keys.path().join(KEYS);
+        command.args(["-nodefaults", "-display", "none", "-serial", "chardev:keys", "-chardev"]);
+        let (socket, log) = (socket.display(), console.display());
+        command.arg(format!("socket,id=keys,path={socket},server=on,wait=off,logfile={log}"));
         add_firmware(&mut command, options)?;
         if let Some(plug) = options.plug {
             command.arg("-netdev").arg(format!("tap,id=n0,ifname=tap{plug},script=no,downscript=no"));
@@ -206,7 +232,20 @@ impl Bare {
         }
         let started = room.inside(&command).stdout(Stdio::null()).spawn();
         let process = started.map_err(|e| Error::from_io("start `qemu-system-x86_64`", e))?;
-        Ok(Self { process, console })
+        Ok(Self { process, console, keys, typing: None })
+    }
+
+    /// Types a line at its console.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn type_line(&mut self, line: &str) -> Result<()> {
+        let failed = |error| Error::from_io("type at the console of a machine", error);
+        let socket = match &mut self.typing {
+            Some(socket) => socket,
+            none => none.insert(UnixStream::connect(self.keys.path().join(KEYS)).map_err(failed)?),
+        };
+        socket.write_all(format!("{line}\n").as_bytes()).map_err(failed)
     }
 
     /// What its console showed.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::units::show_seconds;
 use net::api::JobStage;
 
 use super::machine::{Machine, Now};
@@ -32,7 +33,7 @@ pub(super) enum Last {
 
 impl Last {
     /// What is missing, and what to look at.
-    fn why(self, minutes: u64) -> String {
+    fn why(self, silent: Duration) -> String {
         let (what, look) = match self {
             Self::Power => ("it was told to boot", "whether it has power, and boots from the network first"),
             Self::Firmware => {
@@ -48,7 +49,8 @@ impl Last {
             ),
         };
         let goes_on = if self == Self::Start { "" } else { "; it goes on when it boots again" };
-        format!("no sign for {minutes} min since {what}: look at its screen, {look}{goes_on}")
+        let silent = show_seconds(silent.as_secs());
+        format!("no sign for {silent} since {what}: look at its screen, {look}{goes_on}")
     }
 }
 
@@ -64,7 +66,7 @@ impl Machine {
             (JobStage::Queued | JobStage::Lost, _) => JobStage::Lost,
             _ => return None,
         };
-        let why = last.why(now.at.since(since).as_secs() / 60);
+        let why = last.why(now.at.since(since));
         (job.stage, job.reason) = (stage, Some(why.clone()));
         Some(why)
     }

@@ -196,7 +196,7 @@ fn a_machine_that_vanishes_while_it_boots_is_named_once_with_its_step() {
         let swept = table.sweep(now(311));
         assert_eq!(swept.lost[0].0, ONE);
         assert!(
-            swept.lost[0].1.contains(wanted) && swept.lost[0].1.contains("no sign for 5 min"),
+            swept.lost[0].1.contains(wanted) && swept.lost[0].1.contains("no sign for 5m01s"),
             "{swept:?}"
         );
         assert_eq!((stage(&table, ONE), table.sweep(now(9999))), (JobStage::Lost, Swept::default()));
