@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, Uri};
+use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use base::{Error, ErrorKind, Result};
@@ -229,7 +229,9 @@ async fn file(State(files): State<Arc<ServedFiles>>, uri: Uri) -> Response {
     // So iPXE writes the colons of a card's address.
     let path = uri.path().replace("%3A", ":");
     let Some(parts) = files.parts(path.trim_start_matches('/')) else {
-        return StatusCode::NOT_FOUND.into_response();
+        // UEFI waits for the end of an answer without content until the connection ends.
+        return (StatusCode::NOT_FOUND, [(header::CONNECTION, "close")], "there is no such file\n")
+            .into_response();
     };
     Body::new(Parts(parts.into())).into_response()
 }

@@ -140,6 +140,14 @@ pub enum Firmware {
     Uefi,
     /// UEFI, by HTTP, with Microsoft's keys and Secure Boot on.
     SecureHttp,
+    /// The same, by PXE.
+    SecurePxe,
+}
+
+impl Firmware {
+    fn is_secure(self) -> bool {
+        matches!(self, Self::SecureHttp | Self::SecurePxe)
+    }
 }
 
 /// A machine.
@@ -153,6 +161,9 @@ pub struct BareOptions {
     pub stick: Option<PathBuf>,
     /// Its disks, as raw files. The serial number of each is `S1`, `S2`, and so on.
     pub disks: Vec<PathBuf>,
+    /// Certificate of the machine's owner (PEM), by which shim accepts what is signed with its key (a MOK). Counts when
+    /// the machine starts for the first time.
+    pub own_certificate: Option<PathBuf>,
     /// Memory, in bytes.
     pub memory_bytes: u64,
     /// Folder for its console and the settings of its firmware, which stay.
@@ -171,7 +182,15 @@ impl BareOptions {
         };
         let made = fs::create_dir_all(&folder).and_then(|()| disks.iter().enumerate().map(make).collect());
         let disks = made.map_err(|error| Error::from_io("make the disks of a machine", error))?;
-        Ok(Self { firmware, plug: Some(plug), stick: None, disks, memory_bytes: MEMORY_BYTES, folder })
+        Ok(Self {
+            firmware,
+            plug: Some(plug),
+            stick: None,
+            disks,
+            own_certificate: None,
+            memory_bytes: MEMORY_BYTES,
+            folder,
+        })
     }
 }
 
@@ -298,7 +317,9 @@ fn add_firmware(command: &mut Command, options: &BareOptions) -> Result<()> {
             return Ok(());
         }
         Firmware::Uefi => ("OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd", "q35"),
-        Firmware::SecureHttp => ("OVMF_CODE_4M.ms.fd", "OVMF_VARS_4M.ms.fd", "q35,smm=on"),
+        Firmware::SecureHttp | Firmware::SecurePxe => {
+            ("OVMF_CODE_4M.ms.fd", "OVMF_VARS_4M.ms.fd", "q35,smm=on")
+        }
     };
     let folder = Path::new("/usr/share/OVMF");
     let own = options.folder.join("settings.fd");
@@ -306,11 +327,16 @@ fn add_firmware(command: &mut Command, options: &BareOptions) -> Result<()> {
         fs::copy(folder.join(settings), &own).map_err(|error| {
             Error::from_source(ErrorKind::Unsupported, format!("copy `{settings}` (package ovmf)"), error)
         })?;
+        if let Some(certificate) = &options.own_certificate {
+            enroll(&own, certificate)?;
+        }
     }
     command.args(["-machine", machine]);
-    if options.firmware == Firmware::SecureHttp {
+    if options.firmware.is_secure() {
         command.args(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
         command.args(["-global", "ICH9-LPC.disable_s3=1"]);
+    }
+    if options.firmware == Firmware::SecureHttp {
         command.args(["-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n"]);
     }
     command.args(["-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"]);
@@ -318,6 +344,20 @@ fn add_firmware(command: &mut Command, options: &BareOptions) -> Result<()> {
     command.arg(format!("if=pflash,format=raw,readonly=on,file={}", folder.join(code).display()));
     command.arg("-drive").arg(format!("if=pflash,format=raw,file={}", own.display()));
     Ok(())
+}
+
+/// Enrolls a certificate in the settings of UEFI, as a machine's owner does at its keyboard (a MOK).
+fn enroll(settings: &Path, certificate: &Path) -> Result<()> {
+    let program = tool::built("virt-firmware-26.10/bin/virt-fw-vars");
+    if !program.exists() {
+        let text = format!("there is no `{}`: tools/virt-firmware.sh installs it", program.display());
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    let (program, settings) = (program.to_string_lossy(), settings.to_string_lossy());
+    let certificate = certificate.to_string_lossy();
+    // Whose key it is; any number does.
+    let owner = "d15cca57-0000-4000-8000-000000000001";
+    tool::run(&program, &["--inplace", &settings, "--add-mok", owner, &certificate]).map(drop)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a machine takes real time")]

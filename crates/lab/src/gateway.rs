@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::tool;
 use base::{Error, ErrorKind, Result};
 
 /// How long a store may take to start before it counts as failed.
@@ -26,12 +27,7 @@ pub enum Engine {
 
 impl Engine {
     fn program(self) -> PathBuf {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .ancestors()
-            .nth(2)
-            .expect("crates/lab lies two below the root");
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        target.join("tools").join(match self {
+        tool::built(match self {
             Self::VersityGw => "versitygw-1.8.0",
             Self::MinIo => "minio-2026-02-12",
         })

@@ -1,6 +1,7 @@
 //! Runs the command-line tools that the lab needs. If one fails, the error contains its output.
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use base::{Error, ErrorKind, Result};
@@ -35,6 +36,14 @@ pub fn available_or_skip() -> bool {
     assert!(std::env::var_os("CI").is_none(), "CI needs the lab: {why}");
     eprintln!("left out: {why}");
     false
+}
+
+/// The path of a program that the scripts in `tools` put into the build folder.
+pub(crate) fn built(name: &str) -> PathBuf {
+    let root =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/lab lies two below the root");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    target.join("tools").join(name)
 }
 
 /// Runs a tool to its end and returns its standard output. `Io` with its standard error if it fails.

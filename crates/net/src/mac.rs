@@ -19,7 +19,7 @@ impl fmt::Display for Mac {
 impl Mac {
     /// `52-54-00-12-34-56`, as in names of files.
     #[must_use]
-    pub fn hyphenated(self) -> String {
+    pub(crate) fn hyphenated(self) -> String {
         self.to_string().replace(':', "-")
     }
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::files::{KERNEL, SYSTEM, copy_entry, walk, write};
 use super::tree::{Tree, Wanted};
-use super::{archive, iso, loaders, modules, programs};
+use super::{archive, iso, loaders, modules, programs, unified};
 use crate::exit::{Exit, Failure, Result};
 
 /// The first process of a machine, and what its DHCP client calls.
@@ -51,6 +51,10 @@ pub(crate) fn make(out: &Path, wanted: &Wanted, tell: impl Fn(&str)) -> Result<M
     loaders::copy(&tree, &done)?;
     tell("making the ISO image");
     iso::make(&tree, &kernel, work.path(), &done)?;
+    if let Some(unified) = &wanted.unified {
+        tell("signing the unified kernel image");
+        unified::make(&tree, &release, unified, work.path(), &done)?;
+    }
     let bytes = |name: &str| fs::metadata(done.join(name)).map(|found| found.len());
     let made = Made { kernel_bytes: bytes(KERNEL)?, system_bytes: bytes(SYSTEM)?, release };
     let about = json!({

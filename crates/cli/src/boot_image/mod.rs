@@ -13,6 +13,7 @@ mod make;
 mod modules;
 mod programs;
 mod tree;
+mod unified;
 
 pub(crate) use make::{made_by, make};
-pub(crate) use tree::Wanted;
+pub(crate) use tree::{Unified, Wanted};

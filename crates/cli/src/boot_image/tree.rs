@@ -15,6 +15,17 @@ pub(crate) struct Wanted {
     pub firmware: Vec<String>,
     /// How hard to compress: a level of zstd.
     pub level: i32,
+    /// A unified image, too.
+    pub unified: Option<Unified>,
+}
+
+/// What a unified image is made of, beside kernel and system.
+pub(crate) struct Unified {
+    /// The kernel's words.
+    pub words: String,
+    /// The site's key and its certificate, in PEM.
+    pub key: PathBuf,
+    pub certificate: PathBuf,
 }
 
 /// What the system in memory and the boot loaders are made of.
@@ -42,6 +53,9 @@ const PACKAGES: &[&str] = &[
     "ipxe",
     "xorriso",
 ];
+/// More packages for a unified image.
+const SIGNING_PACKAGES: &[&str] = &["systemd-boot-efi", "binutils", "sbsigntool"];
+
 /// Where libraries lie.
 const LIBRARIES: &[&str] = &["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
 const LOADER: &str = "ld-linux-x86-64.so.2";
@@ -62,6 +76,8 @@ impl Tree {
         let list = work.join("sources.list");
         fs::write(&list, sources)?;
         let packages = PACKAGES.iter().copied().chain([wanted.kernel.as_str()]);
+        let signing = if wanted.unified.is_some() { SIGNING_PACKAGES } else { &[] };
+        let packages = packages.chain(signing.iter().copied());
         let packages: Vec<&str> = packages.chain(wanted.firmware.iter().map(String::as_str)).collect();
         let mut command = Command::new("mmdebstrap");
         command

@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use base::units::show_bytes;
 use serde_json::json;
 
+use net::netboot::unified::words;
+
 use super::Context;
-use crate::boot_image::{self, Wanted};
+use crate::args::StateFolder;
+use crate::boot_image::{self, Unified, Wanted};
 use crate::exit::Result;
 use crate::repository;
 
@@ -23,6 +26,8 @@ const LEVEL: i32 = 15;
 Examples:
   diskcast boot-image /srv/boot
   diskcast boot-image /srv/boot --firmware firmware-realtek --firmware firmware-bnx2
+  diskcast boot-image /srv/boot --secure-boot-key boot.key --secure-boot-certificate boot.pem \\
+      --server https://10.0.0.1:7717
   diskcast netboot eth1 --boot-image /srv/boot")]
 pub(crate) struct Args {
     /// Folder for the boot files; made if it is missing
@@ -36,10 +41,27 @@ pub(crate) struct Args {
     /// How hard to compress: a level of zstd
     #[arg(long, value_name = "LEVEL", default_value_t = LEVEL, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub level: i32,
+    /// Also make one file of kernel, system and the server's address and certificate, signed with this RSA key (PEM),
+    /// for machines with Secure Boot on whose owner enrolled its certificate
+    #[arg(long, value_name = "FILE", requires_all = ["secure_boot_certificate", "server"])]
+    pub secure_boot_key: Option<PathBuf>,
+    /// Certificate of that key (PEM)
+    #[arg(long, value_name = "FILE", requires = "secure_boot_key")]
+    pub secure_boot_certificate: Option<PathBuf>,
+    /// The server that the signed file calls, by the address of the interface on which machines boot
+    #[arg(long, value_name = "https://ADDRESS:PORT", requires = "secure_boot_key")]
+    pub server: Option<String>,
+    /// More words for the kernel in the signed file; `netboot` takes the same
+    #[arg(long, value_name = "WORDS", default_value = "", requires = "secure_boot_key")]
+    pub kernel_parameters: String,
+    #[command(flatten)]
+    pub state: StateFolder,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let wanted = Wanted { kernel: args.kernel.clone(), firmware: args.firmware.clone(), level: args.level };
+    let unified = unified(args)?;
+    let (kernel, firmware) = (args.kernel.clone(), args.firmware.clone());
+    let wanted = Wanted { kernel, firmware, level: args.level, unified };
     let output = context.output;
     let made = boot_image::make(&args.out, &wanted, |step| output.note(step))?;
     let all = made.kernel_bytes + made.system_bytes;
@@ -52,11 +74,25 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     })
 }
 
-/// The boot image in the default folder, which is made if there is none. A note tells if another version of diskcast made
-/// it: machines would run that one.
+/// What the signed image is made of, if one is asked for.
+fn unified(args: &Args) -> Result<Option<Unified>> {
+    let (Some(key), Some(certificate), Some(server)) =
+        (&args.secure_boot_key, &args.secure_boot_certificate, &args.server)
+    else {
+        return Ok(None);
+    };
+    // The server has its certificate from now on, if it has none yet: the image names it.
+    let state = daemon::state::StateFolder::open(&repository::state_folder(&args.state)?)?;
+    let pin = state.identity()?.fingerprint();
+    let words = words(server.trim_end_matches('/'), Some(pin), None, &args.kernel_parameters);
+    Ok(Some(Unified { words, key: key.clone(), certificate: certificate.clone() }))
+}
+
+/// The boot image in the default folder, which is made if there is none. A note tells if another version of diskcast
+/// made it: machines would run that one.
 pub(crate) fn of_default_folder(context: &Context) -> Result<PathBuf> {
     let folder = repository::default_boot_image_folder()?;
-    let wanted = Wanted { kernel: KERNEL.to_owned(), firmware: Vec::new(), level: LEVEL };
+    let wanted = Wanted { kernel: KERNEL.to_owned(), firmware: Vec::new(), level: LEVEL, unified: None };
     match boot_image::made_by(&folder)? {
         None => {
             let made = boot_image::make(&folder, &wanted, |step| context.output.note(step))?;

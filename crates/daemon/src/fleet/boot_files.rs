@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use net::mac::Mac;
-use net::netboot::{BootFiles, Firmware, iso};
+use net::netboot::{BootFiles, Firmware, iso, unified};
 use net::token::Fingerprint;
 
 use super::machine::Step;
@@ -22,6 +22,9 @@ const FILES: &[&str] = &[
     Firmware::SIGNED_LOADER,
     Firmware::UEFI_LOADER,
     Firmware::BIOS_LOADER,
+    unified::LOADER,
+    unified::ENROLLER,
+    unified::IMAGE,
 ];
 /// Without one of these, no machine could boot.
 const NEEDED: &[&str] = &["vmlinuz", "initrd.img"];
@@ -95,6 +98,9 @@ impl ServedFiles {
             // Words that are too long are refused now; they are as long for every card.
             iso.parts(&site.words(Some(Mac::default())))?;
         }
+        if let Some(image) = files.get(unified::IMAGE) {
+            unified::check(image, &site.words(None))?;
+        }
         Ok(Self { files, iso, site, fleet })
     }
 
@@ -145,19 +151,18 @@ impl ServedFiles {
 impl Site {
     /// The kernel's words for the machine with this card; `None` for any machine.
     fn words(&self, mac: Option<Mac>) -> String {
-        let Self { url, fingerprint, kernel_parameters } = self;
-        let pin = fingerprint.map(|pin| format!(" diskcast.pin={pin}")).unwrap_or_default();
-        let card = mac.map(|mac| format!(" BOOTIF=01-{}", mac.hyphenated())).unwrap_or_default();
-        format!("diskcast.server={url}{pin}{card} panic=30 {kernel_parameters}")
+        unified::words(&self.url, self.fingerprint, mac, &self.kernel_parameters)
     }
 }
 
 impl BootFiles for ServedFiles {
     fn open(&self, path: &str) -> Option<Bytes> {
-        if let Some(content) = self.files.get(path) {
+        // So shim joins a folder and a name.
+        let path = &path.replace("//", "/");
+        if let Some(content) = self.files.get(path.as_str()) {
             return Some(content.clone());
         }
-        match path {
+        match path.as_str() {
             "grub/grub.cfg" => return Some(Bytes::from_static(SETTINGS.as_bytes())),
             "ipxe" => return Some(Bytes::from_static(IPXE.as_bytes())),
             _ => {}
@@ -173,7 +178,11 @@ impl BootFiles for ServedFiles {
     }
 
     fn boots(&self, mac: Mac) -> bool {
-        self.iso.is_some() && self.fleet.boots_ours(mac)
+        (self.iso.is_some() || self.has_unified()) && self.fleet.boots_ours(mac)
+    }
+
+    fn has_unified(&self) -> bool {
+        [unified::LOADER, unified::IMAGE].iter().all(|name| self.files.contains_key(name))
     }
 }
 

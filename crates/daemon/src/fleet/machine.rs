@@ -8,7 +8,7 @@ use net::api::{JobOutcome, JobStage, JobStatus, MachineFacts, MachineStatus, Wor
 use net::mac::Mac;
 use serde::{Deserialize, Serialize};
 
-use super::silence::Last;
+use super::silence::{Last, Watch};
 
 /// A machine that has said nothing for this long is away. It calls every few seconds.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -228,6 +228,22 @@ impl Machine {
 
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         self.called.is_none_or(|called| now.since(called) > SILENCE)
+    }
+
+    /// Why it counts as lost from now on, if it does: nothing came that was expected.
+    pub(super) fn is_missed(&mut self, watch: Watch, now: Now) -> Option<String> {
+        let (since, last) = self.expected.filter(|(since, _)| now.at.since(*since) > watch.boot_time)?;
+        let job = self.record.job.as_mut().filter(|job| !job.is_early(now.unix))?;
+        self.expected = None;
+        let stage = match (job.stage, last) {
+            (JobStage::Done, Last::Start) if watch.sees_systems => JobStage::Done,
+            (_, Last::Start) => return None,
+            (JobStage::Queued | JobStage::Lost, _) => JobStage::Lost,
+            _ => return None,
+        };
+        let why = last.why(now.at.since(since));
+        (job.stage, job.reason) = (stage, Some(why.clone()));
+        Some(why)
     }
 
     pub(super) fn called_by(&self, mac: Mac) -> String {

@@ -3,9 +3,6 @@
 use std::time::Duration;
 
 use base::units::show_seconds;
-use net::api::JobStage;
-
-use super::machine::{Machine, Now};
 
 /// What the server can notice.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +30,7 @@ pub(super) enum Last {
 
 impl Last {
     /// What is missing, and what to look at.
-    fn why(self, silent: Duration) -> String {
+    pub(super) fn why(self, silent: Duration) -> String {
         let (what, look) = match self {
             Self::Power => ("it was told to boot", "whether it has power, and boots from the network first"),
             Self::Firmware => {
@@ -51,23 +48,5 @@ impl Last {
         let goes_on = if self == Self::Start { "" } else { "; it goes on when it boots again" };
         let silent = show_seconds(silent.as_secs());
         format!("no sign for {silent} since {what}: look at its screen, {look}{goes_on}")
-    }
-}
-
-impl Machine {
-    /// Why it counts as lost from now on, if it does: nothing came that was expected.
-    pub(super) fn is_missed(&mut self, watch: Watch, now: Now) -> Option<String> {
-        let (since, last) = self.expected.filter(|(since, _)| now.at.since(*since) > watch.boot_time)?;
-        let job = self.record.job.as_mut().filter(|job| !job.is_early(now.unix))?;
-        self.expected = None;
-        let stage = match (job.stage, last) {
-            (JobStage::Done, Last::Start) if watch.sees_systems => JobStage::Done,
-            (_, Last::Start) => return None,
-            (JobStage::Queued | JobStage::Lost, _) => JobStage::Lost,
-            _ => return None,
-        };
-        let why = last.why(now.at.since(since));
-        (job.stage, job.reason) = (stage, Some(why.clone()));
-        Some(why)
     }
 }

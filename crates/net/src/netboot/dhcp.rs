@@ -12,7 +12,7 @@ use dhcproto::v4::{Architecture, DhcpOption, Flags, Message, MessageType, Opcode
 use dhcproto::{Decodable as _, Decoder, Encodable as _};
 
 use super::files::BootFiles;
-use super::firmware::Firmware;
+use super::firmware::{Firmware, Offer};
 use super::leases::Leases;
 use super::reply::reply_to;
 use crate::mac::Mac;
@@ -84,7 +84,8 @@ impl Site {
         let firmware = if is_firmware { firmware(&message, class) } else { None };
         let asked = Asked { mac, firmware, is_firmware };
         // It is told nothing, and goes on to its disk.
-        let firmware = firmware.filter(|firmware| *firmware != Firmware::UefiHttp || self.files.boots(mac));
+        let firmware = firmware
+            .filter(|firmware| !firmware.loads_at_once(self.files.has_unified()) || self.files.boots(mac));
         let reply = match (&mut self.leases, port, kind) {
             (_, PROXY_PORT, MessageType::Request | MessageType::Inform) => {
                 firmware.map(|_| reply_to(&message, self.address, MessageType::Ack))
@@ -111,7 +112,10 @@ impl Site {
     /// Says where the boot loader is.
     fn add_boot(&self, message: &Message, reply: &mut Message, firmware: Firmware, mac: Mac) {
         let address = self.address;
-        let file = firmware.loader(mac, address, self.leases.is_some());
+        let file = firmware.loader(
+            mac,
+            Offer { address, gives_addresses: self.leases.is_some(), has_unified: self.files.has_unified() },
+        );
         reply.set_siaddr(address);
         let class: &[u8] = if firmware == Firmware::UefiHttp { b"HTTPClient" } else { b"PXEClient" };
         let options = reply.opts_mut();

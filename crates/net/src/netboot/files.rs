@@ -13,4 +13,7 @@ pub trait BootFiles: Send + Sync {
     /// Whether firmware that loads everything at once is to load it on the machine with this card. Else it goes on, to
     /// its disk. The other boot loaders ask by themselves what to do.
     fn boots(&self, mac: Mac) -> bool;
+
+    /// Whether there is a unified kernel image ([`super::unified`]), which is what UEFI gets then.
+    fn has_unified(&self) -> bool;
 }

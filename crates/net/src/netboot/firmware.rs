@@ -2,14 +2,26 @@
 
 use std::net::Ipv4Addr;
 
+use super::unified;
 use crate::mac::Mac;
+
+/// What decides which loader firmware gets.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    /// Our address.
+    pub address: Ipv4Addr,
+    /// Whether we give addresses.
+    pub gives_addresses: bool,
+    /// Whether there is a unified kernel image.
+    pub has_unified: bool,
+}
 
 /// How a machine's firmware boots from the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Firmware {
     /// BIOS, by TFTP.
     Bios,
-    /// UEFI for x86-64, by TFTP. Where we give addresses it gets Debian's signed loaders.
+    /// UEFI for x86-64, by TFTP. Where we give addresses it gets Debian's signed loaders, if there is no unified image.
     Uefi,
     /// UEFI for x86-64, by HTTP.
     UefiHttp,
@@ -26,14 +38,27 @@ impl Firmware {
     /// address, whoever said where the loader is.
     pub const SIGNED_LOADER: &str = "shimx64.efi";
 
-    /// What the machine with the card `mac` loads: a path below the folder of the boot files, or the address of a file
-    /// on the server at `address`, which gives addresses or not.
+    /// Whether it loads all at once, or nothing: what it loads asks nobody what to do.
     #[must_use]
-    pub fn loader(self, mac: Mac, address: Ipv4Addr, gives_addresses: bool) -> String {
+    pub(super) fn loads_at_once(self, has_unified: bool) -> bool {
+        match self {
+            Self::UefiHttp => true,
+            Self::Uefi => has_unified,
+            Self::Bios | Self::Ipxe => false,
+        }
+    }
+
+    /// What the machine with the card `mac` loads: a path below the folder of the boot files, or the address of a file
+    /// on the server.
+    #[must_use]
+    pub fn loader(self, mac: Mac, offer: Offer) -> String {
+        let Offer { address, gives_addresses, has_unified } = offer;
         // iPXE would write colons in another way.
         let card = mac.hyphenated();
         match self {
             Self::Bios => Self::BIOS_LOADER.to_owned(),
+            Self::Uefi if has_unified => unified::LOADER.to_owned(),
+            Self::UefiHttp if has_unified => format!("http://{address}/{}", unified::LOADER),
             Self::Uefi if gives_addresses => Self::SIGNED_LOADER.to_owned(),
             Self::Uefi => Self::UEFI_LOADER.to_owned(),
             // Debian's signed GRUB can't read by HTTP, so firmware loads all at once.

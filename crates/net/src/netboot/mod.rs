@@ -13,6 +13,7 @@ mod reply;
 #[cfg(test)]
 mod tests;
 mod tftp;
+pub mod unified;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;

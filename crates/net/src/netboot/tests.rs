@@ -16,7 +16,9 @@ const IDLE: [u8; 6] = [0x52, 0x54, 0, 9, 9, 9];
 const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
 
 /// Files of a server for which all machines but one have a job.
-struct Files;
+struct Files {
+    unified: bool,
+}
 
 impl BootFiles for Files {
     fn open(&self, _: &str) -> Option<bytes::Bytes> {
@@ -26,12 +28,16 @@ impl BootFiles for Files {
     fn boots(&self, mac: Mac) -> bool {
         mac != Mac(IDLE)
     }
+
+    fn has_unified(&self) -> bool {
+        self.unified
+    }
 }
 
 fn site(range: Option<(u8, u8)>) -> Site {
     let address = |last| Ipv4Addr::new(10, 0, 0, last);
     let leases = range.map(|(first, last)| Leases::of(address(first), address(last), OWN, 24).unwrap());
-    Site { address: OWN, files: std::sync::Arc::new(Files), leases }
+    Site { address: OWN, files: std::sync::Arc::new(Files { unified: false }), leases }
 }
 
 fn message(kind: MessageType, mac: [u8; 6]) -> Message {
@@ -199,4 +205,26 @@ fn firmware_that_would_load_all_at_once_goes_to_its_disk_if_there_is_nothing_to_
     assert!(ask(&mut site(None), &discover, SERVER_PORT, 0).is_none());
     let (offer, _) = ask(&mut site(Some((100, 101))), &discover, SERVER_PORT, 0).unwrap();
     assert_eq!((offer.yiaddr(), file(&offer)), (Ipv4Addr::new(10, 0, 0, 100), String::new()));
+}
+
+#[test]
+fn a_unified_image_is_what_uefi_gets_if_there_is_something_to_do() {
+    let cases = [
+        ("PXEClient:Arch:00007:UNDI:003016", 7, "uki/shimx64.efi"),
+        ("HTTPClient:Arch:00016:UNDI:003001", 16, "http://10.0.0.1/uki/shimx64.efi"),
+        ("PXEClient:Arch:00000:UNDI:002001", 0, "undionly.kpxe"),
+    ];
+    for range in [None, Some((100, 101))] {
+        for (class, arch, loader) in cases {
+            let mut site = Site { files: std::sync::Arc::new(Files { unified: true }), ..site(range) };
+            let mut discover = firmware(MessageType::Discover, class, Some(arch));
+            let (offer, _) = ask(&mut site, &discover, SERVER_PORT, 0).unwrap();
+            assert_eq!(file(&offer), loader);
+            // iPXE asks the server what to do, and so it is loaded in any case.
+            discover.set_chaddr(&IDLE);
+            let told = ask(&mut site, &discover, SERVER_PORT, 0);
+            let told = told.map(|(offer, _)| file(&offer)).unwrap_or_default();
+            assert_eq!(told, if arch == 0 { loader } else { "" });
+        }
+    }
 }
