@@ -16,7 +16,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Instant, Result};
 use http_body::{Frame, SizeHint};
 use net::api::Power;
 use net::interface;
@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::event::{Event, Log};
-use crate::fleet::{Fleet, ServedFiles, Site, Step, Watch};
+use crate::fleet::{Book, Fleet, ServedFiles, Site, Step, Watch};
 
 /// Where firmware that boots by HTTP looks, and loaders of other makers.
 const HTTP_PORT: u16 = 80;
@@ -158,7 +158,11 @@ pub(crate) fn start(
     let files = Arc::new(ServedFiles::read(&settings.folder, site, fleet.clone())?);
     let dhcp = match settings.dhcp {
         DhcpSettings::Beside => Dhcp::Loader,
-        DhcpSettings::Gives(first, last, bits) => Dhcp::Address(Leases::of(first, last, address, bits)?),
+        DhcpSettings::Gives(first, last, bits) => {
+            // It begins with the server: what it held before counts from now on.
+            let book = Box::new(Book(fleet.clone()));
+            Dhcp::Address(Leases::of((first, last), address, bits, book, Instant::ZERO)?)
+        }
         DhcpSettings::Off => Dhcp::Nothing,
     };
     let http =

@@ -1,6 +1,7 @@
 //! What the table of machines keeps through restarts.
 
 use std::fs::OpenOptions;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -18,6 +19,9 @@ const MACHINES: TableDefinition<&str, &[u8]> = TableDefinition::new("machines-1"
 /// Logs of machines as JSON, by the same.
 const LOGS: TableDefinition<&str, &[u8]> = TableDefinition::new("logs-1");
 
+/// Addresses that were given, as text, by the address of the card.
+const LEASES: TableDefinition<&str, &str> = TableDefinition::new("leases-1");
+
 /// Where records are kept. A replicated engine can stand in for the embedded one.
 pub(super) trait Ledger: Send + Sync {
     /// All records.
@@ -31,6 +35,12 @@ pub(super) trait Ledger: Send + Sync {
 
     /// That log.
     fn log(&self, mac: Mac) -> Result<Option<MachineLog>>;
+
+    /// Keeps that a machine has this address, or none any more; durable when this returns.
+    fn save_lease(&self, mac: Mac, address: Option<Ipv4Addr>) -> Result<()>;
+
+    /// All of these.
+    fn leases(&self) -> Result<Vec<(Mac, Ipv4Addr)>>;
 }
 
 /// An embedded database in one file.
@@ -120,6 +130,33 @@ impl Ledger for Redb {
         let damaged = |_| Error::new(ErrorKind::Corrupt, format!("the log of {mac} can't be read"));
         found.map(|bytes| serde_json::from_slice(bytes.value()).map_err(damaged)).transpose()
     }
+
+    fn save_lease(&self, mac: Mac, address: Option<Ipv4Addr>) -> Result<()> {
+        let write = self.0.begin_write().map_err(failed)?;
+        {
+            let mut table = write.open_table(LEASES).map_err(failed)?;
+            match address {
+                Some(address) => table.insert(&*mac.to_string(), &*address.to_string()).map_err(failed)?,
+                None => table.remove(&*mac.to_string()).map_err(failed)?,
+            };
+        }
+        write.commit().map_err(failed)
+    }
+
+    fn leases(&self) -> Result<Vec<(Mac, Ipv4Addr)>> {
+        let read = self.0.begin_read().map_err(failed)?;
+        let table = match read.open_table(LEASES) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+            opened => opened.map_err(failed)?,
+        };
+        let mut leases = Vec::new();
+        for entry in table.iter().map_err(failed)? {
+            let (mac, address) = entry.map_err(failed)?;
+            // One that can't be read holds no address; its machine asks for another.
+            leases.extend(mac.value().parse().ok().zip(address.value().parse().ok()));
+        }
+        Ok(leases)
+    }
 }
 
 #[cfg(test)]
@@ -139,6 +176,11 @@ mod tests {
             assert!(ledger.load().unwrap().is_empty());
             ledger.save(&[(one, Some(named("a"))), (two, Some(named("b")))]).unwrap();
             ledger.save(&[(two, None), (one, Some(named("c")))]).unwrap();
+            let [first, second] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
+            ledger.save_lease(one, Some(first)).unwrap();
+            ledger.save_lease(two, Some(second)).unwrap();
+            ledger.save_lease(one, None).unwrap();
+            assert_eq!(ledger.leases().unwrap(), [(two, second)]);
             let other = Redb::open(&path).err().unwrap();
             assert_eq!(other.kind(), ErrorKind::Refused, "{other}");
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o077, 0, "for its owner alone");

@@ -14,5 +14,5 @@ mod tests;
 
 pub(crate) use boot_files::{ServedFiles, Site};
 pub(crate) use machine::{Step, Task};
-pub(crate) use roster::Fleet;
+pub(crate) use roster::{Book, Fleet};
 pub(crate) use silence::Watch;

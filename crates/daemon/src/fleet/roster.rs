@@ -1,5 +1,6 @@
 //! The table of machines of a running server: every change is durable before anybody learns of it.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use net::api::{JobRequest, JobsMade, MachineCall, MachineChange, MachineLog, Mac
 use net::clock::Clock;
 use net::mac::Mac;
 use net::machine_key::is_proof;
+use net::netboot::LeaseBook;
 use parking_lot::Mutex;
 
 use super::ledger::{Ledger, Redb};
@@ -118,5 +120,18 @@ impl Fleet {
 
     fn now(&self) -> Now {
         Now { at: self.clock.now(), unix: clock::unix_seconds() }
+    }
+}
+
+/// The addresses that machines have, in the same database.
+pub(crate) struct Book(pub Arc<Fleet>);
+
+impl LeaseBook for Book {
+    fn load(&self) -> Result<Vec<(Mac, Ipv4Addr)>> {
+        self.0.ledger.leases()
+    }
+
+    fn keep(&self, mac: Mac, address: Option<Ipv4Addr>) -> Result<()> {
+        self.0.ledger.save_lease(mac, address)
     }
 }

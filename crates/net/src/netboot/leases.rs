@@ -17,26 +17,44 @@ const OFFER: Duration = Duration::from_secs(60);
 /// Most addresses in a range.
 const RANGE_MAX: u32 = 1 << 16;
 
+/// What outlives the server: who has which address.
+pub trait LeaseBook: Send {
+    /// All that were kept and not removed.
+    fn load(&self) -> Result<Vec<(Mac, Ipv4Addr)>>;
+
+    /// Keeps that `mac` has this address, or none any more; durable when this returns.
+    fn keep(&self, mac: Mac, address: Option<Ipv4Addr>) -> Result<()>;
+}
+
 /// Addresses, and who has them.
-#[derive(Debug)]
 pub struct Leases {
     first: Ipv4Addr,
     count: u32,
     prefix: u8,
     by_mac: HashMap<Mac, Lease>,
     by_address: HashMap<Ipv4Addr, Mac>,
+    book: Box<dyn LeaseBook>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Lease {
     address: Ipv4Addr,
     until: Instant,
+    /// Whether the book has it: an offer is not kept.
+    is_kept: bool,
 }
 
 impl Leases {
     /// The addresses from `first` to `last` in the network of our address `own` with a prefix of `prefix` bits.
-    /// `Invalid` if they do not lie in it, or hold `own`.
-    pub fn of(first: Ipv4Addr, last: Ipv4Addr, own: Ipv4Addr, prefix: u8) -> Result<Self> {
+    /// What the book has of them counts as given `now`, since nobody knows when it was. `Invalid` if they do not lie in
+    /// the network, or hold `own`; what the book fails with.
+    pub fn of(
+        (first, last): (Ipv4Addr, Ipv4Addr),
+        own: Ipv4Addr,
+        prefix: u8,
+        book: Box<dyn LeaseBook>,
+        now: Instant,
+    ) -> Result<Self> {
         let invalid =
             |why: String| Err(Error::new(ErrorKind::Invalid, format!("addresses {first}-{last}: {why}")));
         let bits = |address: Ipv4Addr| address.to_bits();
@@ -52,7 +70,14 @@ impl Leases {
         if (first..=last).contains(&own) {
             return invalid(format!("{own} is this server's own"));
         }
-        Ok(Self { first, count, prefix, by_mac: HashMap::new(), by_address: HashMap::new() })
+        let known = book.load()?;
+        let mut leases =
+            Self { first, count, prefix, by_mac: HashMap::new(), by_address: HashMap::new(), book };
+        for (mac, address) in known.into_iter().filter(|(_, address)| (first..=last).contains(address)) {
+            leases.by_address.insert(address, mac);
+            leases.by_mac.insert(mac, Lease { address, until: now + LEASE, is_kept: true });
+        }
+        Ok(leases)
     }
 
     /// The answer to a client's message; `None` if there is none.
@@ -67,7 +92,7 @@ impl Leases {
         match kind {
             MessageType::Discover => {
                 let address = self.address_for(mac, requested(message), now)?;
-                self.keep(mac, address, now + OFFER);
+                self.hold(mac, address, now + OFFER);
                 Some(self.giving(message, own, MessageType::Offer, address))
             }
             MessageType::Request => self.request(message, mac, own, now),
@@ -92,7 +117,8 @@ impl Leases {
         let wanted = requested(message).unwrap_or(message.ciaddr());
         match self.address_for(mac, Some(wanted), now).filter(|address| *address == wanted) {
             Some(address) => {
-                self.keep(mac, address, now + LEASE);
+                self.hold(mac, address, now + LEASE);
+                self.keep(mac);
                 Some(self.giving(message, own, MessageType::Ack, address))
             }
             None => Some(reply_to(message, own, MessageType::Nak)),
@@ -118,18 +144,30 @@ impl Leases {
         )
     }
 
-    /// Keeps `address` for `mac`, at least until then.
-    fn keep(&mut self, mac: Mac, address: Ipv4Addr, until: Instant) {
+    /// Holds `address` for `mac`, at least until then.
+    fn hold(&mut self, mac: Mac, address: Ipv4Addr, until: Instant) {
         if let Some(former) = self.by_address.insert(address, mac).filter(|former| *former != mac) {
-            self.by_mac.remove(&former);
+            self.forget(former);
+            self.by_address.insert(address, mac);
         }
-        let lease = self.by_mac.entry(mac).or_insert(Lease { address, until });
+        let lease = self.by_mac.entry(mac).or_insert(Lease { address, until, is_kept: false });
         lease.until = lease.until.max(until);
+    }
+
+    /// Writes a lease down, once. Where that fails the machine boots all the same, and the next request tries again.
+    fn keep(&mut self, mac: Mac) {
+        if let Some(lease) = self.by_mac.get_mut(&mac).filter(|lease| !lease.is_kept) {
+            lease.is_kept = self.book.keep(mac, Some(lease.address)).is_ok();
+        }
     }
 
     fn forget(&mut self, mac: Mac) {
         if let Some(lease) = self.by_mac.remove(&mac) {
             self.by_address.remove(&lease.address);
+            if lease.is_kept {
+                // What stays in the book holds an address for an hour after a restart, and no longer.
+                let _ = self.book.keep(mac, None);
+            }
         }
     }
 

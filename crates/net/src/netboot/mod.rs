@@ -30,7 +30,7 @@ pub use dhcp::Asked;
 use dhcp::{CLIENT_PORT, PROXY_PORT, SERVER_PORT, Site};
 pub use files::BootFiles;
 pub use firmware::Firmware;
-pub use leases::Leases;
+pub use leases::{LeaseBook, Leases};
 pub use tftp::FileEvent;
 use tftp::TftpServer;
 
@@ -58,7 +58,6 @@ pub struct NetbootOptions {
 }
 
 /// What machines are told by DHCP.
-#[derive(Debug)]
 pub enum Dhcp {
     /// Where their boot loader is; another server gives addresses.
     Loader,

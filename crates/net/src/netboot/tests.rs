@@ -8,7 +8,7 @@ use dhcproto::v4::{Architecture, DhcpOption, Message, MessageType, OptionCode, U
 use dhcproto::{Decodable as _, Decoder, Encodable as _};
 
 use super::dhcp::{PROXY_PORT, SERVER_PORT, Site};
-use super::{BootFiles, Leases};
+use super::{BootFiles, LeaseBook, Leases};
 use crate::mac::Mac;
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -34,9 +34,33 @@ impl BootFiles for Files {
     }
 }
 
+/// What a server keeps while it is restarted.
+#[derive(Clone, Default)]
+struct Book(std::sync::Arc<parking_lot::Mutex<std::collections::BTreeMap<Mac, Ipv4Addr>>>);
+
+impl LeaseBook for Book {
+    fn load(&self) -> base::Result<Vec<(Mac, Ipv4Addr)>> {
+        Ok(self.0.lock().iter().map(|(mac, address)| (*mac, *address)).collect())
+    }
+
+    fn keep(&self, mac: Mac, address: Option<Ipv4Addr>) -> base::Result<()> {
+        match address {
+            Some(address) => drop(self.0.lock().insert(mac, address)),
+            None => drop(self.0.lock().remove(&mac)),
+        }
+        Ok(())
+    }
+}
+
 fn site(range: Option<(u8, u8)>) -> Site {
+    site_with(range, &Book::default())
+}
+
+fn site_with(range: Option<(u8, u8)>, book: &Book) -> Site {
     let address = |last| Ipv4Addr::new(10, 0, 0, last);
-    let leases = range.map(|(first, last)| Leases::of(address(first), address(last), OWN, 24).unwrap());
+    let leases = range.map(|(first, last)| {
+        Leases::of((address(first), address(last)), OWN, 24, Box::new(book.clone()), Instant::ZERO).unwrap()
+    });
     Site { address: OWN, files: std::sync::Arc::new(Files { unified: false }), leases }
 }
 
@@ -145,9 +169,39 @@ fn ranges_that_make_no_sense_are_refused() {
         (address(0), address(8), "own"),
         (Ipv4Addr::new(10, 0, 1, 1), Ipv4Addr::new(10, 0, 1, 9), "do not lie"),
     ] {
-        let said = Leases::of(first, last, OWN, 24).unwrap_err().to_string();
+        let leases = Leases::of((first, last), OWN, 24, Box::new(Book::default()), Instant::ZERO);
+        let said = leases.err().unwrap().to_string();
         assert!(said.contains(why), "{said}");
     }
+}
+
+#[test]
+fn a_restart_of_the_server_gives_no_address_twice() {
+    let book = Book::default();
+    let class = "PXEClient:Arch:00007";
+    let ask_as = |site: &mut Site, kind: MessageType, last: u8, wanted: Option<Ipv4Addr>| {
+        let mut message = firmware(kind, class, Some(7));
+        message.set_chaddr(&[0x52, 0x54, 0, 0, 0, last]);
+        if let Some(wanted) = wanted {
+            message.opts_mut().insert(DhcpOption::RequestedIpAddress(wanted));
+        }
+        ask(site, &message, SERVER_PORT, 0).map(|(reply, _)| reply.yiaddr())
+    };
+    let mut before = site_with(Some((100, 102)), &book);
+    let first = ask_as(&mut before, MessageType::Discover, 1, None).unwrap();
+    assert_eq!(ask_as(&mut before, MessageType::Request, 1, Some(first)), Some(first));
+    // An offer is nothing that a machine has.
+    ask_as(&mut before, MessageType::Discover, 2, None).unwrap();
+    assert_eq!(book.0.lock().len(), 1);
+
+    let mut after = site_with(Some((100, 102)), &book);
+    let second = ask_as(&mut after, MessageType::Discover, 3, Some(first)).unwrap();
+    assert_ne!(second, first, "another machine has it");
+    assert_eq!(ask_as(&mut after, MessageType::Request, 3, Some(second)), Some(second));
+    assert_eq!(ask_as(&mut after, MessageType::Request, 1, Some(first)), Some(first));
+    // What is given back is free, and stays so.
+    ask_as(&mut after, MessageType::Release, 1, None);
+    assert_eq!(book.load().unwrap(), [(Mac([0x52, 0x54, 0, 0, 0, 3]), second)]);
 }
 
 #[test]
