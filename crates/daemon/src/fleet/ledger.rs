@@ -22,13 +22,21 @@ const LOGS: TableDefinition<&str, &[u8]> = TableDefinition::new("logs-1");
 /// Addresses that were given, as text, by the address of the card.
 const LEASES: TableDefinition<&str, &str> = TableDefinition::new("leases-1");
 
+/// The number of the last job that was ever given, by [`LAST_JOB`]. Records of machines go, and take theirs along.
+const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers-1");
+const LAST_JOB: &str = "last-job";
+
 /// Where records are kept. A replicated engine can stand in for the embedded one.
 pub(super) trait Ledger: Send + Sync {
     /// All records.
     fn load(&self) -> Result<Vec<(Mac, Record)>>;
 
-    /// Keeps these records, or removes them; all or none, and durable when this returns.
-    fn save(&self, changed: &[(Mac, Option<Record>)]) -> Result<()>;
+    /// Number of the last job that was ever given; 0 if none was.
+    fn last_job(&self) -> Result<u64>;
+
+    /// Keeps these records, or removes them, and the number of the last job; all or none, and durable when this
+    /// returns.
+    fn save(&self, changed: &[(Mac, Option<Record>)], last_job: u64) -> Result<()>;
 
     /// Keeps the newest log of a machine.
     fn save_log(&self, mac: Mac, log: &MachineLog) -> Result<()>;
@@ -92,8 +100,18 @@ impl Ledger for Redb {
         Ok(records)
     }
 
-    fn save(&self, changed: &[(Mac, Option<Record>)]) -> Result<()> {
+    fn last_job(&self) -> Result<u64> {
+        let read = self.0.begin_read().map_err(failed)?;
+        let table = match read.open_table(NUMBERS) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(0),
+            opened => opened.map_err(failed)?,
+        };
+        Ok(table.get(LAST_JOB).map_err(failed)?.map_or(0, |number| number.value()))
+    }
+
+    fn save(&self, changed: &[(Mac, Option<Record>)], last_job: u64) -> Result<()> {
         let write = self.0.begin_write().map_err(failed)?;
+        write.open_table(NUMBERS).map_err(failed)?.insert(LAST_JOB, last_job).map_err(failed)?;
         {
             let mut table = write.open_table(MACHINES).map_err(failed)?;
             for (mac, record) in changed {
@@ -174,8 +192,8 @@ mod tests {
         {
             let ledger = Redb::open(&path).unwrap();
             assert!(ledger.load().unwrap().is_empty());
-            ledger.save(&[(one, Some(named("a"))), (two, Some(named("b")))]).unwrap();
-            ledger.save(&[(two, None), (one, Some(named("c")))]).unwrap();
+            ledger.save(&[(one, Some(named("a"))), (two, Some(named("b")))], 7).unwrap();
+            ledger.save(&[(two, None), (one, Some(named("c")))], 8).unwrap();
             let [first, second] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
             ledger.save_lease(one, Some(first)).unwrap();
             ledger.save_lease(two, Some(second)).unwrap();
@@ -185,6 +203,7 @@ mod tests {
             assert_eq!(other.kind(), ErrorKind::Refused, "{other}");
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o077, 0, "for its owner alone");
         }
-        assert_eq!(Redb::open(&path).unwrap().load().unwrap(), [(one, named("c"))]);
+        let ledger = Redb::open(&path).unwrap();
+        assert_eq!((ledger.load().unwrap(), ledger.last_job().unwrap()), (vec![(one, named("c"))], 8));
     }
 }

@@ -153,6 +153,11 @@ impl Machine {
                 "an administrator must admit this machine: diskcast hosts admit {mac}"
             )));
         }
+        let own = self.record.job.as_ref().map(|job| job.job);
+        if call.working.is_some() && call.working != own {
+            // It fell silent, and meanwhile the job was taken back, or another one given.
+            return Some(Task::Wait("a job that was taken back is still at work".to_owned()));
+        }
         let Some(job) = &mut self.record.job else { return Some(self.idle(now.at)) };
         if let Some(outcome) =
             call.outcome.filter(|outcome| outcome.job == job.job && job.stage == JobStage::Taken)

@@ -4,6 +4,8 @@
 //! a restart; [`silence`] says who is missed; [`roster`] joins them; [`boot_files`] says what firmware gets.
 
 mod boot_files;
+#[cfg(test)]
+mod chaos;
 mod ledger;
 mod machine;
 mod roster;

@@ -34,7 +34,7 @@ impl Fleet {
     pub(crate) fn open(state: &Path, watch: Watch) -> Result<Arc<Self>> {
         let ledger = Redb::open(&state.join("machines.redb"))?;
         let clock = Clock::start();
-        let table = Table::of(ledger.load()?, watch, clock.now());
+        let table = Table::of(ledger.load()?, ledger.last_job()?, watch, clock.now());
         Ok(Arc::new(Self { table: Mutex::new(table), ledger: Box::new(ledger), clock }))
     }
 
@@ -45,7 +45,7 @@ impl Fleet {
         let changed = table.take_changed();
         if !changed.is_empty() {
             // What could not be kept is kept with the next change.
-            self.ledger.save(&changed).inspect_err(|_| table.keep_changed(&changed))?;
+            self.ledger.save(&changed, table.last_job()).inspect_err(|_| table.keep_changed(&changed))?;
         }
         Ok(done)
     }

@@ -41,16 +41,23 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table of these records. A machine that has a job counts as seen `now`: it may be at work.
-    pub(super) fn of(records: Vec<(Mac, Record)>, watch: Watch, now: Instant) -> Self {
-        let last_job =
-            records.iter().filter_map(|(_, record)| Some(record.job.as_ref()?.job)).max().unwrap_or_default();
+    /// The table of these records, in which `last_job` was the last one that was ever given. A machine that has a job
+    /// counts as seen `now`: it may be at work.
+    pub(super) fn of(records: Vec<(Mac, Record)>, last_job: u64, watch: Watch, now: Instant) -> Self {
+        // Tables of before have no such number.
+        let known = records.iter().filter_map(|(_, record)| Some(record.job.as_ref()?.job)).max();
+        let last_job = last_job.max(known.unwrap_or_default());
         let machine = |record: Record| {
             let called = record.job.as_ref().filter(|job| job.stage == JobStage::Taken).map(|_| now);
             Machine { record, called, ..Machine::default() }
         };
         let machines = records.into_iter().map(|(mac, record)| (mac, machine(record))).collect();
         Self { watch, machines, open_until: Instant::ZERO, last_job, changed: BTreeSet::new() }
+    }
+
+    /// The number of the last job that was ever given.
+    pub(super) fn last_job(&self) -> u64 {
+        self.last_job
     }
 
     /// Lets records count as changed that could not be kept.

@@ -70,7 +70,7 @@ fn stage(table: &Table, mac: Mac) -> JobStage {
 
 #[test]
 fn a_machine_is_admitted_gets_its_job_once_and_starts_from_its_disk() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     assert!(table.boots_ours(ONE, 0), "a stranger is asked who it is");
     let Task::Wait(why) = told(&mut table, ONE, "k", None, 1) else { panic!("a stranger gets a job") };
     assert!(why.contains("diskcast hosts admit 52:54:00:00:00:01"), "{why}");
@@ -96,7 +96,7 @@ fn a_machine_is_admitted_gets_its_job_once_and_starts_from_its_disk() {
 
 #[test]
 fn who_has_no_proof_or_another_key_gets_nothing() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     deploy(&mut table, &["one"], 1).unwrap();
     let facts = facts(ONE);
@@ -117,7 +117,7 @@ fn who_has_no_proof_or_another_key_gets_nothing() {
 
 #[test]
 fn a_machine_at_work_gets_no_second_order_and_only_its_own_word_ends_a_job() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     deploy(&mut table, &["one"], 1).unwrap();
     let Task::Work(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
@@ -150,7 +150,7 @@ fn admit_new(table: &mut Table) {
 
 #[test]
 fn a_machine_that_falls_silent_is_named_once_and_goes_on_later() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     deploy(&mut table, &["lab"], 1).unwrap();
     for mac in [ONE, TWO] {
@@ -184,7 +184,7 @@ fn a_machine_that_vanishes_while_it_boots_is_named_once_with_its_step() {
         (|table| assert_eq!(table.sweep(now(10)).due.len(), 2), "since it was told to boot"),
     ];
     for (see, wanted) in cases {
-        let mut table = Table::of(Vec::new(), WATCH, at(0));
+        let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
         admit_new(&mut table);
         // What was seen before the job was given counts for nothing.
         table.seen(ONE, Step::Firmware, at(1));
@@ -213,7 +213,7 @@ fn a_machine_that_vanishes_while_it_boots_is_named_once_with_its_step() {
 #[test]
 fn a_machine_that_does_not_come_back_is_named() {
     for sees_systems in [true, false] {
-        let mut table = Table::of(Vec::new(), Watch { sees_systems, ..WATCH }, at(0));
+        let mut table = Table::of(Vec::new(), 0, Watch { sees_systems, ..WATCH }, at(0));
         admit_new(&mut table);
         deploy(&mut table, &["lab"], 1).unwrap();
         for mac in [ONE, TWO] {
@@ -238,14 +238,14 @@ fn a_machine_that_does_not_come_back_is_named() {
 
 #[test]
 fn a_restart_of_the_server_loses_no_job() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     deploy(&mut table, &["lab"], 1).unwrap();
     let Task::Work(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
     let records = table.take_changed().into_iter().map(|(mac, record)| (mac, record.unwrap())).collect();
     assert!(table.take_changed().is_empty());
 
-    let mut table = Table::of(records, WATCH, at(0));
+    let mut table = Table::of(records, table.last_job(), WATCH, at(0));
     assert_eq!((stage(&table, ONE), stage(&table, TWO)), (JobStage::Taken, JobStage::Queued));
     // Its machine is at work: it is not lost at once, and ends its job.
     assert_eq!(table.sweep(now(30)), Swept::default());
@@ -260,7 +260,7 @@ fn a_restart_of_the_server_loses_no_job() {
 
 #[test]
 fn an_open_window_admits_for_a_time_and_strangers_do_not_fill_the_table() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     table.apply(&MachineChange::Open { seconds: 60 }, at(10)).unwrap();
     assert_eq!(told(&mut table, ONE, "k", None, 69), Task::Wait("nothing to do".into()));
     assert!(matches!(told(&mut table, TWO, "k", None, 70), Task::Wait(why) if why.contains("admit")));
@@ -287,7 +287,7 @@ fn an_open_window_admits_for_a_time_and_strangers_do_not_fill_the_table() {
 
 #[test]
 fn an_administrators_mistakes_change_nothing() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     table.take_changed();
     let add = |name: &str| MachineChange::Add {
@@ -318,7 +318,7 @@ fn an_administrators_mistakes_change_nothing() {
 
 #[test]
 fn a_job_begins_at_its_time_and_its_machine_is_got_to_boot_once() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     told(&mut table, ONE, "k", None, 1);
     let later = JobRequest { begins: 500, power: Power::Wake, ..request(install(), &["one"]) };
@@ -333,14 +333,14 @@ fn a_job_begins_at_its_time_and_its_machine_is_got_to_boot_once() {
     assert_eq!(table.sweep(now(501)), Swept::default());
     // Nor once more because the server was restarted.
     let records = table.take_changed().into_iter().map(|(mac, record)| (mac, record.unwrap())).collect();
-    let mut table = Table::of(records, WATCH, at(501));
+    let mut table = Table::of(records, table.last_job(), WATCH, at(501));
     assert_eq!(table.sweep(now(502)), Swept::default());
     assert!(matches!(told(&mut table, ONE, "k", None, 503), Task::Work(_)));
 }
 
 #[test]
 fn jobs_of_all_kinds_end_as_they_should() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     for (number, work) in
         [Work::Capture { image: "web".into() }, Work::Wipe, Work::Shell].into_iter().enumerate()
@@ -362,7 +362,7 @@ fn jobs_of_all_kinds_end_as_they_should() {
 
 #[test]
 fn jobs_are_taken_back_unless_a_machine_is_at_work() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     deploy(&mut table, &["lab"], 1).unwrap();
     told(&mut table, ONE, "k", None, 2);
@@ -380,7 +380,7 @@ fn jobs_are_taken_back_unless_a_machine_is_at_work() {
 
 #[test]
 fn machines_of_one_deploy_begin_together_or_after_a_while() {
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     let together = JobRequest { window: 20, ..request(install(), &["lab"]) };
     table.give(&together, &install(), at(1)).unwrap();
@@ -390,7 +390,7 @@ fn machines_of_one_deploy_begin_together_or_after_a_while() {
     assert!(matches!(told(&mut table, TWO, "k", None, 105), Task::Work(_)));
     assert!(matches!(told(&mut table, ONE, "k", None, 106), Task::Work(_)));
 
-    let mut table = Table::of(Vec::new(), WATCH, at(0));
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     table.give(&together, &install(), at(1)).unwrap();
     for seconds in [100, 110, 119] {
