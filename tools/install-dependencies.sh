@@ -33,6 +33,7 @@ packages=(
     bcache-tools cryptsetup-bin
     mmdebstrap                                          # a real Debian disk
     qemu-system-x86 ovmf                                # booting it
+    ipmitool openipmi                                   # switching machines by a board, which is simulated
     python3-venv sbsigntool openssl                     # keys in its settings (virt-firmware.sh), and for them
     dnsmasq-base tcpdump                                # another DHCP server, and who answered
     libnbd-bin qemu-utils fio                           # clients of the NBD server

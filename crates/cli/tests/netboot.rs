@@ -272,7 +272,6 @@ fn machines_that_go_wrong_are_named_and_go_on() {
 
 #[test]
 fn machines_are_woken_and_restarted_when_their_job_begins() {
-    use std::os::unix::fs::PermissionsExt as _;
     if !lab::available_or_skip() {
         return;
     }
@@ -283,8 +282,7 @@ fn machines_are_woken_and_restarted_when_their_job_begins() {
     ["boot/vmlinuz", "boot/initrd.img"].iter().for_each(|file| fs::write(path(file), "x").unwrap());
     fs::write(path("disk"), [7; 1 << 16]).unwrap();
     assert!(site.bench.see("capture disk web -q").ends_with("exit: 0\n"));
-    fs::write(path("power"), format!("#!/bin/sh\necho \"$@\" >>{}\n", path("called").display())).unwrap();
-    fs::set_permissions(path("power"), fs::Permissions::from_mode(0o755)).unwrap();
+    program(&path("power"), &format!("#!/bin/sh\necho \"$@\" >>{}\n", path("called").display()));
     let (called, seen, power) = (path("called"), path("seen.pcap"), path("power"));
     let mut command = Command::new("tcpdump");
     command
@@ -311,6 +309,18 @@ fn machines_are_woken_and_restarted_when_their_job_begins() {
     assert!(site.tell("hosts wipe one --restart --yes").ends_with("exit: 0\n"));
     wait_until("it is restarted", || called().ends_with("\nrestart 52:54:00:00:00:01 one\n"));
     assert!(site.log().contains("machine 52:54:00:00:00:01 is told to boot"));
+
+    // The page's program, by ipmitool and a board.
+    let board = Board::start(&site);
+    program(&power, &ipmitool_of_the_page(&site.bench.path("bmc-password")));
+    assert!(site.tell("deploy web one --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
+    wait_until("the board switches it on", || board.was_told("set power 1"));
+    assert!(site.tell("deploy web one --restart --disk disk:serial=S1").ends_with("exit: 0\n"));
+    wait_until("the board switches it off, and on again", || board.was_told("set power 0"));
+    // A board that does not answer is named.
+    drop(board);
+    assert!(site.tell("deploy web one --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
+    wait_until("it is named", || site.log().contains("could not be told to boot: `"));
 }
 
 /// The commands for a key in docs/netboot.md.
@@ -377,6 +387,62 @@ fn with_a_key_of_ones_own_nothing_else_starts() {
     let other = "netboot lo --boot-image boot --listen 127.0.0.1:0 --no-tls";
     let refused = site.bench.show(&site.room.inside(&site.bench.command(other)).output().unwrap());
     assert!(refused.contains("was made for another server") && refused.ends_with("exit: 11\n"), "{refused}");
+}
+
+/// A board that switches a machine by IPMI: the simulator of OpenIPMI, in a room at the server's address.
+struct Board {
+    calls: std::path::PathBuf,
+    _simulator: Running,
+}
+
+impl Board {
+    fn start(site: &Site) -> Self {
+        let path = |name: &str| site.bench.path(name);
+        let calls = path("board-calls");
+        let chassis = format!(
+            "#!/bin/sh\necho \"$2 $3 $4\" >>{}\n[ \"$2\" != get ] || for what in $3 $4; do echo $what:1; done\n",
+            calls.display()
+        );
+        program(&path("chassis"), &chassis);
+        let address = lab::bare::SERVER;
+        let methods = "none md2 md5 straight";
+        let settings = format!(
+            "name \"board\"\nset_working_mc 0x20\nstartlan 1\n addr {address} 623\n priv_limit admin\n \
+             allowed_auths_admin {methods}\n guid a123456789abcdefa123456789abcdef\nendlan\n\
+             chassis_control \"{} 0x20\"\nuser 2 true \"admin\" \"secret\" admin 10 {methods}\n",
+            path("chassis").display()
+        );
+        fs::write(path("lan.conf"), settings).unwrap();
+        let parts = "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\n\
+                     sel_enable 0x20 1000 0x0a\nmc_enable 0x20\n";
+        fs::write(path("parts.emu"), parts).unwrap();
+        fs::write(path("bmc-password"), "secret").unwrap();
+        fs::create_dir(path("board")).unwrap();
+        let mut command = Command::new("ipmi_sim");
+        command.arg("-n").arg("-c").arg(path("lan.conf")).arg("-f").arg(path("parts.emu"));
+        command.arg("-s").arg(path("board"));
+        let started = site.room.inside(&command).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Self { calls, _simulator: Running(started.unwrap()) }
+    }
+
+    fn was_told(&self, words: &str) -> bool {
+        fs::read_to_string(&self.calls).unwrap_or_default().lines().any(|line| line.trim() == words)
+    }
+}
+
+/// The program for ipmitool in docs/netboot.md, for a board at our address.
+fn ipmitool_of_the_page(password: &std::path::Path) -> String {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/netboot.md")).unwrap();
+    let (_, rest) = page.split_once("```sh\n#!/bin/sh\n").unwrap();
+    let text = format!("#!/bin/sh\n{}", rest.split_once("```").unwrap().0);
+    text.replace("\"$3-bmc\"", &lab::bare::SERVER.to_string())
+        .replace("/etc/bmc-password", &password.display().to_string())
+}
+
+fn program(path: &std::path::Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// What `tcpdump` saw of DHCP: who answered, and whether with an address.
