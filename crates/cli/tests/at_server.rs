@@ -151,6 +151,7 @@ fn each_command_is_in_the_table_and_the_refused_ones_say_so() {
             "shrink" => "shrink web 1G small",
             "profile" => "profile show web",
             "copy" => "copy web elsewhere",
+            "netboot" => "netboot eth1",
             "key" => "key cut-over",
             "verify" => "verify --repair",
             other => other,
