@@ -3,108 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod common;
+mod netboot_common;
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::fs;
+use std::process::{Command, Stdio};
 
 use common::Bench;
-use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Neighbour, Room, card};
-
-const SERVER: &str = "10.9.0.1:7717";
-/// How long each step may take; emulated machines are slow while other tests run.
-const PATIENCE: Duration = Duration::from_secs(420);
-/// What a machine may not say.
-const FAILED: Option<&str> = Some("the job failed");
-/// Bytes of an empty disk.
-const DISK_BYTES: u64 = 3 << 30;
-/// Addresses that machines get, and where the kernel writes.
-const ALONE: &str = "--dhcp 10.9.0.100-10.9.0.120/24";
-
-/// A server, and the room that its machines are in.
-struct Site {
-    bench: Bench,
-    room: Room,
-    server: Option<Running>,
-}
-
-/// A program that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A test that failed shows what its server and its machines said.
-impl Drop for Site {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            return;
-        }
-        let mut said = std::io::stdout();
-        let _ = write!(said, "{}", fs::read_to_string(self.bench.path("log")).unwrap_or_default());
-        for plug in 0..5 {
-            let console = fs::read(self.bench.path(&format!("machine-{plug}/console"))).unwrap_or_default();
-            let end = &console[console.len().saturating_sub(2000)..];
-            let _ = writeln!(said, "== machine {plug}\n{}", String::from_utf8_lossy(end));
-        }
-    }
-}
-
-impl Site {
-    /// A server that has the image `debian`, of a disk that starts everywhere, and a boot image.
-    fn new(machines: u32) -> Option<Self> {
-        let bench = common::with_grub("disk.img").filter(|_| lab::available_or_skip())?;
-        assert!(bench.see("capture disk.img debian -q").ends_with("exit: 0\n"));
-        let made = bench.see("boot-image boot --level 3 --kernel linux-image-cloud-amd64");
-        assert!(made.contains("out: made boot: Linux ") && made.ends_with("exit: 0\n"), "{made}");
-        Some(Self { bench, room: Room::build(machines).unwrap(), server: None })
-    }
-
-    fn serve(&mut self, more: &str) {
-        let serve = format!(
-            "netboot {BRIDGE} --listen {SERVER} --interface {BRIDGE} --boot-image boot \
-             --kernel-parameters console=ttyS0 {more}"
-        );
-        self.server = None;
-        let log = File::options().append(true).create(true).open(self.bench.path("log")).unwrap();
-        let mut command = self.room.inside(&self.bench.command(&serve));
-        self.server = Some(Running(command.stdout(Stdio::null()).stderr(log).spawn().unwrap()));
-        wait_until("the server has a secret", || self.bench.path("state/secret").exists());
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.bench.path("log")).unwrap()
-    }
-
-    /// Runs a command at the server.
-    fn tell(&self, words: &str) -> String {
-        let command = self.bench.command(&format!("{words} --server {SERVER} --wait 60s"));
-        self.bench.show(&self.room.inside(&command).output().unwrap())
-    }
-
-    /// The part of `hosts --json` about a machine.
-    fn host(&self, mac: &str) -> serde_json::Value {
-        let hosts = self.tell("hosts --json");
-        let lines = hosts.lines().filter_map(|line| line.strip_prefix("out: "));
-        let mut records = lines.filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        records.find(|record| record["mac"] == mac).unwrap_or_else(|| panic!("{hosts}"))
-    }
-
-    /// A machine with empty disks of so many bytes.
-    fn options(&self, firmware: Firmware, plug: u32, disks: &[u64]) -> BareOptions {
-        let folder = self.bench.path(&format!("machine-{plug}"));
-        BareOptions::empty(firmware, plug, folder, disks).unwrap()
-    }
-
-    fn start(&self, options: &BareOptions) -> Bare {
-        Bare::start(&self.room, options).unwrap()
-    }
-}
+use lab::bare::{BRIDGE, BareOptions, Firmware, Neighbour, Room, card};
+use netboot_common::{ALONE, DISK_BYTES, FAILED, PATIENCE, Running, SERVER, Site, wait_until};
 
 /// One deploy, three kinds of machines: nobody touches them.
 #[test]
@@ -209,16 +115,6 @@ fn machines_that_vanish_while_they_boot_are_named_and_boot_with_loss() {
     wait_until("the jobs are done", || (1..3).all(|plug| site.host(&card(plug))["job"]["stage"] == "done"));
 }
 
-/// Waits until `is_so`, which looks at something that a real machine changes.
-#[expect(clippy::disallowed_methods, reason = "a machine takes real time")]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = std::time::Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < PATIENCE, "{what}: not in time");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
 /// Bytes that a machine has written to a disk.
 fn written(disk: &std::path::Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
@@ -268,59 +164,6 @@ fn machines_that_go_wrong_are_named_and_go_on() {
     let mut machine = site.start(&one);
     machine.wait_for("one login:", FAILED, PATIENCE).unwrap();
     assert!(["done", "back"].contains(&site.host(&card(0))["job"]["stage"].as_str().unwrap()));
-}
-
-#[test]
-fn machines_are_woken_and_restarted_when_their_job_begins() {
-    if !lab::available_or_skip() {
-        return;
-    }
-    let (bench, room) = (Bench::new(), Room::build(0).unwrap());
-    let mut site = Site { bench, room, server: None };
-    let path = |name: &str| site.bench.path(name);
-    fs::create_dir(path("boot")).unwrap();
-    ["boot/vmlinuz", "boot/initrd.img"].iter().for_each(|file| fs::write(path(file), "x").unwrap());
-    fs::write(path("disk"), [7; 1 << 16]).unwrap();
-    assert!(site.bench.see("capture disk web -q").ends_with("exit: 0\n"));
-    program(&path("power"), &format!("#!/bin/sh\necho \"$@\" >>{}\n", path("called").display()));
-    let (called, seen, power) = (path("called"), path("seen.pcap"), path("power"));
-    let mut command = Command::new("tcpdump");
-    command
-        .args(["-i", BRIDGE, "-U", "--immediate-mode", "-Z", "root", "-w"])
-        .arg(&seen)
-        .args(["udp", "port", "9"]);
-    let _capture = Running(site.room.inside(&command).stderr(Stdio::null()).spawn().unwrap());
-    wait_until("the capture has begun", || seen.exists());
-    site.serve(&format!("--power-program {}", power.display()));
-    assert!(site.tell(&format!("hosts add {} --name one", card(1))).contains("out: added one"));
-    let called = || fs::read_to_string(&called).unwrap_or_default();
-    let made = site.tell("deploy web one --wake --at 3s --disk disk:serial=S1");
-    assert!(made.contains("when it boots in ") && made.contains("install web@1"), "{made}");
-    assert_eq!(called(), "", "it is not woken before its time");
-    wait_until("it is switched on", || called() == "on 52:54:00:00:00:01 one\n");
-    // AMD, "Magic Packet Technology": six bytes 0xFF, then the address sixteen times.
-    let wanted = [vec![0xFF; 6], [0x52, 0x54, 0, 0, 0, 1].repeat(16)].concat();
-    wait_until("the packet is on the wire", || {
-        let bytes = fs::read(&seen).unwrap();
-        bytes.windows(wanted.len()).any(|window| window == wanted)
-    });
-    assert!(site.tell("hosts cancel one").contains("no job any more: one"));
-    assert!(site.tell("hosts wipe one").contains("nobody is there to confirm it"));
-    assert!(site.tell("hosts wipe one --restart --yes").ends_with("exit: 0\n"));
-    wait_until("it is restarted", || called().ends_with("\nrestart 52:54:00:00:00:01 one\n"));
-    assert!(site.log().contains("machine 52:54:00:00:00:01 is told to boot"));
-
-    // The page's program, by ipmitool and a board.
-    let board = Board::start(&site);
-    program(&power, &ipmitool_of_the_page(&site.bench.path("bmc-password")));
-    assert!(site.tell("deploy web one --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
-    wait_until("the board switches it on", || board.was_told("set power 1"));
-    assert!(site.tell("deploy web one --restart --disk disk:serial=S1").ends_with("exit: 0\n"));
-    wait_until("the board switches it off, and on again", || board.was_told("set power 0"));
-    // A board that does not answer is named.
-    drop(board);
-    assert!(site.tell("deploy web one --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
-    wait_until("it is named", || site.log().contains("could not be told to boot: `"));
 }
 
 /// The commands for a key in docs/netboot.md.
@@ -387,62 +230,6 @@ fn with_a_key_of_ones_own_nothing_else_starts() {
     let other = "netboot lo --boot-image boot --listen 127.0.0.1:0 --no-tls";
     let refused = site.bench.show(&site.room.inside(&site.bench.command(other)).output().unwrap());
     assert!(refused.contains("was made for another server") && refused.ends_with("exit: 11\n"), "{refused}");
-}
-
-/// A board that switches a machine by IPMI: the simulator of OpenIPMI, in a room at the server's address.
-struct Board {
-    calls: std::path::PathBuf,
-    _simulator: Running,
-}
-
-impl Board {
-    fn start(site: &Site) -> Self {
-        let path = |name: &str| site.bench.path(name);
-        let calls = path("board-calls");
-        let chassis = format!(
-            "#!/bin/sh\necho \"$2 $3 $4\" >>{}\n[ \"$2\" != get ] || for what in $3 $4; do echo $what:1; done\n",
-            calls.display()
-        );
-        program(&path("chassis"), &chassis);
-        let address = lab::bare::SERVER;
-        let methods = "none md2 md5 straight";
-        let settings = format!(
-            "name \"board\"\nset_working_mc 0x20\nstartlan 1\n addr {address} 623\n priv_limit admin\n \
-             allowed_auths_admin {methods}\n guid a123456789abcdefa123456789abcdef\nendlan\n\
-             chassis_control \"{} 0x20\"\nuser 2 true \"admin\" \"secret\" admin 10 {methods}\n",
-            path("chassis").display()
-        );
-        fs::write(path("lan.conf"), settings).unwrap();
-        let parts = "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\n\
-                     sel_enable 0x20 1000 0x0a\nmc_enable 0x20\n";
-        fs::write(path("parts.emu"), parts).unwrap();
-        fs::write(path("bmc-password"), "secret").unwrap();
-        fs::create_dir(path("board")).unwrap();
-        let mut command = Command::new("ipmi_sim");
-        command.arg("-n").arg("-c").arg(path("lan.conf")).arg("-f").arg(path("parts.emu"));
-        command.arg("-s").arg(path("board"));
-        let started = site.room.inside(&command).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Self { calls, _simulator: Running(started.unwrap()) }
-    }
-
-    fn was_told(&self, words: &str) -> bool {
-        fs::read_to_string(&self.calls).unwrap_or_default().lines().any(|line| line.trim() == words)
-    }
-}
-
-/// The program for ipmitool in docs/netboot.md, for a board at our address.
-fn ipmitool_of_the_page(password: &std::path::Path) -> String {
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/netboot.md")).unwrap();
-    let (_, rest) = page.split_once("```sh\n#!/bin/sh\n").unwrap();
-    let text = format!("#!/bin/sh\n{}", rest.split_once("```").unwrap().0);
-    text.replace("\"$3-bmc\"", &lab::bare::SERVER.to_string())
-        .replace("/etc/bmc-password", &password.display().to_string())
-}
-
-fn program(path: &std::path::Path, text: &str) {
-    use std::os::unix::fs::PermissionsExt as _;
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// What `tcpdump` saw of DHCP: who answered, and whether with an address.
