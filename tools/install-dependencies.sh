@@ -58,6 +58,7 @@ if [ "${1:-}" = --bench ]; then
         partclone rsync                                 # capture that knows filesystems, and copies of files
         restic borgbackup                               # backups of the same disk once more
         debian-installer-12-netboot-amd64               # another system that machines boot from the network
+        libisal-dev                                     # its erasure code, to compare with
         libfuse3-dev pkg-config                         # its example of a passthrough file system, to compare with
     )
 fi

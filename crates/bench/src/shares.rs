@@ -11,6 +11,7 @@ use crate::figure::{Bar, Figure};
 /// Titles of the plots, by the first part of the figures' names.
 const TITLES: &[(&str, &str)] = &[
     ("capture", "Capture of a disk as an image"),
+    ("cluster", "Storage on many devices"),
     ("disks", "The disks that people have, beside the tools that they use today"),
     ("doctor", "Faults of networks that `diskcast doctor` finds"),
     ("fetch", "One image from a server to 1, 4 and 8 hosts"),

@@ -37,6 +37,7 @@
 
 mod field;
 mod kernel;
+mod stripe;
 
 use base::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use fearless_simd::Level;
@@ -45,6 +46,7 @@ use std::ops::Range;
 
 use field::Logarithms;
 use kernel::Sums;
+pub use stripe::{encode_stripe, recover_stripe};
 
 /// Most blocks of a coded object; longer objects are repaired by copies of blocks.
 pub(crate) const CODE_BLOCKS_MAX: u32 = FIRST_ROW as u32;

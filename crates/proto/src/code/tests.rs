@@ -1,6 +1,7 @@
 //! Tests the code against its definition, and with wrong arguments.
 
 use super::field::product;
+use super::stripe::TILE_BYTES;
 use super::*;
 use base::Chance;
 
@@ -208,5 +209,43 @@ fn no_call_of_recover_panics() {
             .collect();
         // The result is right or an error, also if the symbols are random bytes.
         let _ = recover(&mut buffer, block_bytes, &held);
+    }
+}
+
+#[test]
+fn stripes_are_restored_from_any_units_on_all_processors() {
+    for seed in 0..40 {
+        let mut chance = Chance::from_seed(seed);
+        let (k, m) = (1 + number(&mut chance, 12), 1 + number(&mut chance, 4));
+        let bytes_of_unit = TILE_BYTES * (1 + usize::from(number(&mut chance, 4)));
+        let data: Vec<Vec<u8>> = (0..k).map(|_| bytes(&mut chance, bytes_of_unit)).collect();
+        let units: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let mut parity = vec![vec![0xaa; bytes_of_unit]; usize::from(m)];
+        let mut places: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        let level = levels()[usize::from(number(&mut chance, levels().len() as u64))];
+        stripe::encode_by(level, &units, &mut places);
+        // A tile of parity is what the definition says of the tiles of data.
+        let tile = TILE_BYTES * usize::from(number(&mut chance, (bytes_of_unit / TILE_BYTES) as u64));
+        let tiles: Vec<u8> = data.iter().flat_map(|unit| unit[tile..tile + TILE_BYTES].to_vec()).collect();
+        for (row, unit) in (0..m).zip(&parity) {
+            assert!(
+                unit[tile..tile + TILE_BYTES] == by_definition(&tiles, TILE_BYTES, row),
+                "seed {seed}, row {row}"
+            );
+        }
+        // As many units as there is parity are lost: data or parity.
+        let lost: Vec<u16> = shuffled(&mut chance, k + m)[..usize::from(m)].to_vec();
+        let left: Vec<Option<&[u8]>> =
+            (0..k).zip(&units).map(|(block, unit)| (!lost.contains(&block)).then_some(*unit)).collect();
+        let rows: Vec<(u16, &[u8])> = (0..m)
+            .zip(&parity)
+            .filter(|(row, _)| !lost.contains(&(k + row)))
+            .map(|(row, unit)| (row, unit.as_slice()))
+            .collect();
+        let mut restored = vec![vec![0; bytes_of_unit]; left.iter().filter(|unit| unit.is_none()).count()];
+        let mut places: Vec<&mut [u8]> = restored.iter_mut().map(Vec::as_mut_slice).collect();
+        stripe::recover_by(level, &left, &rows, &mut places);
+        let wanted = (0..k).filter(|block| lost.contains(block)).map(|block| &data[usize::from(block)]);
+        assert!(restored.iter().eq(wanted), "seed {seed}, {k} + {m} without {lost:?}");
     }
 }
