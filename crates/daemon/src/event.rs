@@ -182,7 +182,7 @@ impl fmt::Display for Event {
             Self::MachinePower { machine, failure: Some(why) } => {
                 write!(f, "machine {machine} could not be told to boot: {why}")
             }
-            Self::MachineLost { machine, why } => write!(f, "machine {machine} is lost: {why}"),
+            Self::MachineLost { machine, why } => write!(f, "machine {machine} is missed: {why}"),
             Self::NetbootFailed { error } => write!(f, "machines can't boot from here any more: {error}"),
             Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),
         }

@@ -75,7 +75,7 @@ pub(super) struct Record {
     pub woken: Option<u64>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Machine {
     pub record: Record,
     pub seen: Option<(Instant, Step)>,
@@ -156,6 +156,7 @@ impl Machine {
         let own = self.record.job.as_ref().map(|job| job.job);
         if call.working.is_some() && call.working != own {
             // It fell silent, and meanwhile the job was taken back, or another one given.
+            self.expected = own.map(|_| (now.at, Last::Wait));
             return Some(Task::Wait("a job that was taken back is still at work".to_owned()));
         }
         let Some(job) = &mut self.record.job else { return Some(self.idle(now.at)) };
@@ -188,13 +189,11 @@ impl Machine {
                     false => Task::Work(job.clone()),
                 }
             }
-            JobStage::Done | JobStage::Back => match job.work {
-                Work::Install { .. } | Work::Capture { .. } => {
-                    self.expected = Some((now.at, Last::Start));
-                    Task::Start
-                }
-                Work::Wipe | Work::Shell => Task::Wait(format!("the job `{}` is done", job.work)),
-            },
+            JobStage::Done | JobStage::Back if job.work.ends_with_start() => {
+                self.expected = Some((now.at, Last::Start));
+                Task::Start
+            }
+            JobStage::Done | JobStage::Back => Task::Wait(format!("the job `{}` is done", job.work)),
             JobStage::Failed => {
                 Task::Wait(format!("the job failed: {}", job.reason.as_deref().unwrap_or("no word")))
             }
@@ -238,8 +237,12 @@ impl Machine {
     /// Why it counts as lost from now on, if it does: nothing came that was expected.
     pub(super) fn is_missed(&mut self, watch: Watch, now: Now) -> Option<String> {
         let (since, last) = self.expected.filter(|(since, _)| now.at.since(*since) > watch.boot_time)?;
-        let job = self.record.job.as_mut().filter(|job| !job.is_early(now.unix))?;
+        let job = self.record.job.as_mut()?;
+        // What was seen before it begins says nothing of whether the machine comes.
         self.expected = None;
+        if job.is_early(now.unix) {
+            return None;
+        }
         let stage = match (job.stage, last) {
             (JobStage::Done, Last::Start) if watch.sees_systems => JobStage::Done,
             (_, Last::Start) => return None,

@@ -50,6 +50,19 @@ impl Fleet {
         Ok(done)
     }
 
+    /// As [`Self::change`], but what could not be made durable has not happened: its caller is told so.
+    fn change_or_nothing<T>(&self, work: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
+        let mut table = self.table.lock();
+        let mut next = table.clone();
+        let done = work(&mut next)?;
+        let changed = next.take_changed();
+        if !changed.is_empty() {
+            self.ledger.save(&changed, next.last_job())?;
+        }
+        *table = next;
+        Ok(done)
+    }
+
     /// A machine asks what to do. `nonce` is new.
     pub(crate) fn call(&self, call: &MachineCall, nonce: String) -> Result<Decision> {
         let mac: Mac = call.facts.mac.parse()?;
@@ -91,17 +104,18 @@ impl Fleet {
 
     /// An administrator's change.
     pub(crate) fn apply(&self, change: &MachineChange) -> Result<Vec<MachineStatus>> {
-        self.change(|table| table.apply(change, self.clock.now()))
+        self.change_or_nothing(|table| table.apply(change, self.clock.now()))
     }
 
     /// Gives machines a job. `work` has the version that was meant.
     pub(crate) fn give(&self, request: &JobRequest, work: &Work) -> Result<JobsMade> {
-        self.change(|table| table.give(request, work, self.clock.now()))
+        self.change_or_nothing(|table| table.give(request, work, self.clock.now()))
     }
 
-    /// Names machines of which nothing is heard any more, and such as are to boot. Call it about once a second.
+    /// Names machines of which nothing is heard any more, and such as are to boot; what can't be kept is named next time.
+    /// Call it about once a second.
     pub(crate) fn sweep(&self) -> Swept {
-        self.change(|table| Ok(table.sweep(self.now()))).unwrap_or_default()
+        self.change_or_nothing(|table| Ok(table.sweep(self.now()))).unwrap_or_default()
     }
 
     /// Keeps what the console of a machine showed.

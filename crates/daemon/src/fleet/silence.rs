@@ -32,21 +32,25 @@ impl Last {
     /// What is missing, and what to look at.
     pub(super) fn why(self, silent: Duration) -> String {
         let (what, look) = match self {
-            Self::Power => ("it was told to boot", "whether it has power, and boots from the network first"),
-            Self::Firmware => {
-                ("its firmware asked where to boot from", "whether UDP port 69 or TCP port 80 is blocked")
+            Self::Power => {
+                ("it was told to boot", "check that it has power, and boots from the network first")
             }
-            Self::Loader => {
-                ("it loaded the system in memory", "whether that is there and has the driver of its card")
-            }
-            Self::Wait => ("it waited for its job to begin", "whether it has power"),
+            Self::Firmware => (
+                "its firmware asked where to boot from",
+                "check that its screen shows a boot loader, and that nothing blocks UDP port 69 or TCP port 80",
+            ),
+            Self::Loader => (
+                "its boot loader asked what to load",
+                "check on its screen that the kernel starts, and knows its network card",
+            ),
+            Self::Wait => ("it waited for its job to begin", "check that it has power"),
             Self::Start => (
                 "it was told to start from its disk",
-                "what its disk does; a system with an address of its own makes no sign",
+                "check on its screen that it does; a system with a fixed address makes no sign",
             ),
         };
         let goes_on = if self == Self::Start { "" } else { "; it goes on when it boots again" };
         let silent = show_seconds(silent.as_secs());
-        format!("no sign for {silent} since {what}: look at its screen, {look}{goes_on}")
+        format!("no sign for {silent} since {what}: {look}{goes_on}")
     }
 }

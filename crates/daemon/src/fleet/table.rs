@@ -31,7 +31,7 @@ pub(crate) struct Swept {
 }
 
 /// All machines.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Table {
     watch: Watch,
     machines: BTreeMap<Mac, Machine>,
@@ -49,7 +49,9 @@ impl Table {
         let last_job = last_job.max(known.unwrap_or_default());
         let machine = |record: Record| {
             let called = record.job.as_ref().filter(|job| job.stage == JobStage::Taken).map(|_| now);
-            Machine { record, called, ..Machine::default() }
+            let is_woken = |job: &&JobStatus| job.stage == JobStage::Queued && record.woken == Some(job.job);
+            let expected = record.job.as_ref().filter(is_woken).map(|_| (now, Last::Power));
+            Machine { called, expected, record, ..Machine::default() }
         };
         let machines = records.into_iter().map(|(mac, record)| (mac, machine(record))).collect();
         Self { watch, machines, open_until: Instant::ZERO, last_job, changed: BTreeSet::new() }
@@ -98,10 +100,15 @@ impl Table {
         }
         let Some(machine) = self.entry(mac) else { return };
         machine.seen = Some((now, step));
-        let stage = machine.record.job.as_ref().map(|job| job.stage);
+        let job = machine.record.job.as_ref();
+        let stage = job.map(|job| job.stage);
+        // Once for each job: a system with an address of its own never shows itself.
+        let comes_back = job.is_some_and(|job| job.work.ends_with_start() && job.reason.is_none());
         let (stage, last) = match (step, stage) {
             (Step::System, Some(JobStage::Done)) => (JobStage::Back, None),
-            (Step::Firmware | Step::Loader, Some(JobStage::Done)) => (JobStage::Done, Some(Last::Start)),
+            (Step::Firmware | Step::Loader, Some(JobStage::Done)) if comes_back => {
+                (JobStage::Done, Some(Last::Start))
+            }
             (Step::Firmware, Some(JobStage::Queued | JobStage::Lost)) => {
                 (JobStage::Queued, Some(Last::Firmware))
             }
@@ -156,9 +163,9 @@ impl Table {
             machine.record.job.as_ref().is_some_and(|job| job.with == own.with && job.window > 0)
         };
         let group = || self.machines.values().filter(of_group);
-        // Once one has begun, the others follow.
-        if group().any(|machine| machine.record.job.as_ref().is_some_and(|job| job.stage != JobStage::Queued))
-        {
+        // Once one has begun, the others follow. One that was lost may have vanished before.
+        let waits = [JobStage::Queued, JobStage::Lost];
+        if group().any(|machine| machine.record.job.as_ref().is_some_and(|job| !waits.contains(&job.stage))) {
             return None;
         }
         let first = group().filter_map(|machine| machine.arrived(own.with)).min().unwrap_or(now);

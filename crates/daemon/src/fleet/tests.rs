@@ -176,7 +176,7 @@ fn a_machine_that_vanishes_while_it_boots_is_named_once_with_its_step() {
     type See = fn(&mut Table);
     let cases: [(See, &str); 4] = [
         (|table| table.seen(ONE, Step::Firmware, at(10)), "since its firmware asked where to boot from"),
-        (|table| table.seen(ONE, Step::Loader, at(10)), "since it loaded the system in memory"),
+        (|table| table.seen(ONE, Step::Loader, at(10)), "since its boot loader asked what to load"),
         (
             |table| assert!(matches!(told(table, ONE, "k", None, 10), Task::Wait(_))),
             "since it waited for its job to begin",
@@ -208,6 +208,42 @@ fn a_machine_that_vanishes_while_it_boots_is_named_once_with_its_step() {
         assert!(matches!(told(&mut table, ONE, "k", None, 10_002), Task::Work(_)));
         assert_eq!(lost(&table.sweep(now(10_003))), []);
     }
+}
+
+#[test]
+fn what_was_seen_before_a_job_begins_makes_no_machine_lost() {
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
+    admit_new(&mut table);
+    let later = JobRequest { begins: 5000, window: 20, ..request(install(), &["lab"]) };
+    table.give(&later, &install(), at(1)).unwrap();
+    table.seen(ONE, Step::Firmware, at(10));
+    for seconds in [1000, 5000, 5001] {
+        assert_eq!(lost(&table.sweep(now(seconds))), []);
+    }
+    // One that vanished while it booted has not begun: the other waits for it, as for any.
+    table.seen(ONE, Step::Firmware, at(5010));
+    assert_eq!(lost(&table.sweep(now(5400))), [ONE]);
+    assert!(matches!(told(&mut table, TWO, "k", None, 5401), Task::Wait(why) if why.contains("1 more")));
+}
+
+#[test]
+fn an_erased_machine_is_not_expected_to_start_and_a_woken_one_is_also_after_a_restart() {
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
+    admit_new(&mut table);
+    table.give(&request(Work::Wipe, &["one"]), &Work::Wipe, at(1)).unwrap();
+    let Task::Work(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
+    let done = JobOutcome { job: job.job, failure: None, log: None };
+    told(&mut table, ONE, "k", Some(&done), 3);
+    table.seen(ONE, Step::Firmware, at(100));
+    assert_eq!(lost(&table.sweep(now(9000))), []);
+
+    let woken = JobRequest { power: Power::Wake, ..request(install(), &["two"]) };
+    table.give(&woken, &install(), at(9001)).unwrap();
+    assert_eq!(table.sweep(now(9002)).due, [(TWO, Power::Wake)]);
+    let records = table.take_changed().into_iter().map(|(mac, record)| (mac, record.unwrap())).collect();
+    let mut table = Table::of(records, table.last_job(), WATCH, at(0));
+    assert_eq!(table.sweep(now(300)), Swept::default());
+    assert_eq!(lost(&table.sweep(now(301))), [TWO]);
 }
 
 #[test]

@@ -234,6 +234,17 @@ pub struct JobStatus {
     pub reason: Option<String>,
 }
 
+impl Work {
+    /// Whether its machine starts from its disk in the end.
+    #[must_use]
+    pub fn ends_with_start(&self) -> bool {
+        match self {
+            Self::Install { .. } | Self::Capture { .. } => true,
+            Self::Wipe | Self::Shell => false,
+        }
+    }
+}
+
 impl JobStatus {
     /// Whether it may not begin yet at the time `unix`, in seconds since 1970.
     #[must_use]

@@ -62,8 +62,9 @@ pub struct Transfer {
     /// When the same is sent again.
     again_at: Instant,
     tries: u32,
-    /// This window was already sent again, because the client asked for it.
+    /// This window was sent more than once, and so was the one before: each block that came twice is acknowledged twice.
     repeated: bool,
+    repeated_before: bool,
     outcome: Outcome,
 }
 
@@ -87,6 +88,7 @@ impl Transfer {
             again_at: now,
             tries: 0,
             repeated: false,
+            repeated_before: false,
             outcome: Outcome::Running,
             options,
         };
@@ -129,13 +131,15 @@ impl Transfer {
     /// The client acknowledged something new. What was sent twice says nothing of the time it takes.
     fn heard(&mut self, now: Instant) {
         self.heard_at = now;
-        if self.tries == 0 && !self.repeated {
+        // Until then the server goes on to wait as long as it did last.
+        if !self.repeated {
+            self.tries = 0;
             let took = now.since(self.opened_at);
             self.round_trip = Some(self.round_trip.map_or((took, took / 2), |(mean, variation)| {
                 ((mean * 7 + took) / 8, (variation * 3 + mean.abs_diff(took)) / 4)
             }));
         }
-        (self.tries, self.repeated) = (0, false);
+        (self.repeated_before, self.repeated) = (self.repeated, false);
     }
 
     /// The client sent `packet`.
@@ -165,7 +169,8 @@ impl Transfer {
         }
         if ahead == 0 {
             // In a window of one block this may be an old packet: answering each would send everything twice.
-            let misses_first = self.window > 1 && self.sent == self.window_end && !self.repeated;
+            let is_first = !self.repeated && !self.repeated_before;
+            let misses_first = self.window > 1 && self.sent == self.window_end && is_first;
             if misses_first && self.sent > self.acked {
                 self.repeated = true;
                 self.open_window(now);
@@ -208,12 +213,13 @@ impl Transfer {
 
     /// Counts a repetition. False if the client counts as gone.
     fn try_again(&mut self, now: Instant) -> bool {
-        if now.since(self.heard_at) > SILENCE {
+        if now.since(self.heard_at) > SILENCE.max(4 * self.wait) {
             self.outcome = Outcome::Silent;
             return false;
         }
         self.again_at = now + self.pause();
         self.tries = self.tries.saturating_add(1);
+        self.repeated = self.tries > 1 || self.options.is_none();
         true
     }
 }
