@@ -19,8 +19,8 @@ const MACHINES: TableDefinition<&str, &[u8]> = TableDefinition::new("machines-1"
 /// Logs of machines as JSON, by the same.
 const LOGS: TableDefinition<&str, &[u8]> = TableDefinition::new("logs-1");
 
-/// Addresses that were given, as text, by the address of the card.
-const LEASES: TableDefinition<&str, &str> = TableDefinition::new("leases-1");
+/// Addresses that were given, as text, and when, in seconds since 1970, by the address of the card.
+const LEASES: TableDefinition<&str, (&str, u64)> = TableDefinition::new("leases-1");
 
 /// The number of the last job that was ever given, by [`LAST_JOB`]. Records of machines go, and take theirs along.
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers-1");
@@ -44,11 +44,12 @@ pub(super) trait Ledger: Send + Sync {
     /// That log.
     fn log(&self, mac: Mac) -> Result<Option<MachineLog>>;
 
-    /// Keeps that a machine has this address, or none any more; durable when this returns.
-    fn save_lease(&self, mac: Mac, address: Option<Ipv4Addr>) -> Result<()>;
+    /// Keeps that a machine has this address since this time, in seconds since 1970, or none any more; durable when this
+    /// returns.
+    fn save_lease(&self, mac: Mac, lease: Option<(Ipv4Addr, u64)>) -> Result<()>;
 
     /// All of these.
-    fn leases(&self) -> Result<Vec<(Mac, Ipv4Addr)>>;
+    fn leases(&self) -> Result<Vec<(Mac, Ipv4Addr, u64)>>;
 }
 
 /// An embedded database in one file.
@@ -149,19 +150,22 @@ impl Ledger for Redb {
         found.map(|bytes| serde_json::from_slice(bytes.value()).map_err(damaged)).transpose()
     }
 
-    fn save_lease(&self, mac: Mac, address: Option<Ipv4Addr>) -> Result<()> {
+    fn save_lease(&self, mac: Mac, lease: Option<(Ipv4Addr, u64)>) -> Result<()> {
         let write = self.0.begin_write().map_err(failed)?;
         {
             let mut table = write.open_table(LEASES).map_err(failed)?;
-            match address {
-                Some(address) => table.insert(&*mac.to_string(), &*address.to_string()).map_err(failed)?,
-                None => table.remove(&*mac.to_string()).map_err(failed)?,
-            };
+            let mac = mac.to_string();
+            match lease {
+                Some((address, since)) => {
+                    drop(table.insert(&*mac, (&*address.to_string(), since)).map_err(failed)?);
+                }
+                None => drop(table.remove(&*mac).map_err(failed)?),
+            }
         }
         write.commit().map_err(failed)
     }
 
-    fn leases(&self) -> Result<Vec<(Mac, Ipv4Addr)>> {
+    fn leases(&self) -> Result<Vec<(Mac, Ipv4Addr, u64)>> {
         let read = self.0.begin_read().map_err(failed)?;
         let table = match read.open_table(LEASES) {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
@@ -169,9 +173,12 @@ impl Ledger for Redb {
         };
         let mut leases = Vec::new();
         for entry in table.iter().map_err(failed)? {
-            let (mac, address) = entry.map_err(failed)?;
+            let (mac, lease) = entry.map_err(failed)?;
+            let (address, since) = lease.value();
             // One that can't be read holds no address; its machine asks for another.
-            leases.extend(mac.value().parse().ok().zip(address.value().parse().ok()));
+            if let (Ok(mac), Ok(address)) = (mac.value().parse(), address.parse()) {
+                leases.push((mac, address, since));
+            }
         }
         Ok(leases)
     }
@@ -195,10 +202,10 @@ mod tests {
             ledger.save(&[(one, Some(named("a"))), (two, Some(named("b")))], 7).unwrap();
             ledger.save(&[(two, None), (one, Some(named("c")))], 8).unwrap();
             let [first, second] = [1, 2].map(|last| Ipv4Addr::new(10, 0, 0, last));
-            ledger.save_lease(one, Some(first)).unwrap();
-            ledger.save_lease(two, Some(second)).unwrap();
+            ledger.save_lease(one, Some((first, 5))).unwrap();
+            ledger.save_lease(two, Some((second, 6))).unwrap();
             ledger.save_lease(one, None).unwrap();
-            assert_eq!(ledger.leases().unwrap(), [(two, second)]);
+            assert_eq!(ledger.leases().unwrap(), [(two, second, 6)]);
             let other = Redb::open(&path).err().unwrap();
             assert_eq!(other.kind(), ErrorKind::Refused, "{other}");
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o077, 0, "for its owner alone");

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use net::api::{JobRequest, JobsMade, MachineCall, MachineChange, MachineLog, MachineStatus, Machines, Work};
@@ -141,11 +142,14 @@ impl Fleet {
 pub(crate) struct Book(pub Arc<Fleet>);
 
 impl LeaseBook for Book {
-    fn load(&self) -> Result<Vec<(Mac, Ipv4Addr)>> {
-        self.0.ledger.leases()
+    fn load(&self) -> Result<Vec<(Mac, Ipv4Addr, Duration)>> {
+        let now = clock::unix_seconds();
+        let age = |since| Duration::from_secs(now.saturating_sub(since));
+        let leases = self.0.ledger.leases()?;
+        Ok(leases.into_iter().map(|(mac, address, since)| (mac, address, age(since))).collect())
     }
 
     fn keep(&self, mac: Mac, address: Option<Ipv4Addr>) -> Result<()> {
-        self.0.ledger.save_lease(mac, address)
+        self.0.ledger.save_lease(mac, address.map(|address| (address, clock::unix_seconds())))
     }
 }

@@ -12,6 +12,8 @@ use crate::mac::Mac;
 
 /// How long a machine keeps its address.
 const LEASE: Duration = Duration::from_secs(3600);
+/// A lease that is renewed is written down anew after this time.
+const KEEP: Duration = Duration::from_secs(900);
 /// How long an offer is kept for the machine that asked.
 const OFFER: Duration = Duration::from_secs(60);
 /// Most addresses in a range.
@@ -19,8 +21,8 @@ const RANGE_MAX: u32 = 1 << 16;
 
 /// What outlives the server: who has which address.
 pub trait LeaseBook: Send {
-    /// All that were kept and not removed.
-    fn load(&self) -> Result<Vec<(Mac, Ipv4Addr)>>;
+    /// All that were kept and not removed, and how long ago.
+    fn load(&self) -> Result<Vec<(Mac, Ipv4Addr, Duration)>>;
 
     /// Keeps that `mac` has this address, or none any more; durable when this returns.
     fn keep(&self, mac: Mac, address: Option<Ipv4Addr>) -> Result<()>;
@@ -33,6 +35,8 @@ pub struct Leases {
     prefix: u8,
     by_mac: HashMap<Mac, Lease>,
     by_address: HashMap<Ipv4Addr, Mac>,
+    /// Addresses that somebody has who did not get it from us, and until when nobody gets them.
+    declined: HashMap<Ipv4Addr, Instant>,
     book: Box<dyn LeaseBook>,
 }
 
@@ -40,14 +44,14 @@ pub struct Leases {
 struct Lease {
     address: Ipv4Addr,
     until: Instant,
-    /// Whether the book has it: an offer is not kept.
-    is_kept: bool,
+    /// When the book was told of it last: an offer is not kept.
+    kept: Option<Instant>,
 }
 
 impl Leases {
     /// The addresses from `first` to `last` in the network of our address `own` with a prefix of `prefix` bits.
-    /// What the book has of them counts as given `now`, since nobody knows when it was. `Invalid` if they do not lie in
-    /// the network, or hold `own`; what the book fails with.
+    /// What the book has of them is held until it ends. `Invalid` if they do not lie in the network, or hold `own`; what
+    /// the book fails with.
     pub fn of(
         (first, last): (Ipv4Addr, Ipv4Addr),
         own: Ipv4Addr,
@@ -71,11 +75,22 @@ impl Leases {
             return invalid(format!("{own} is this server's own"));
         }
         let known = book.load()?;
-        let mut leases =
-            Self { first, count, prefix, by_mac: HashMap::new(), by_address: HashMap::new(), book };
-        for (mac, address) in known.into_iter().filter(|(_, address)| (first..=last).contains(address)) {
-            leases.by_address.insert(address, mac);
-            leases.by_mac.insert(mac, Lease { address, until: now + LEASE, is_kept: true });
+        let mut leases = Self {
+            first,
+            count,
+            prefix,
+            by_mac: HashMap::new(),
+            by_address: HashMap::new(),
+            declined: HashMap::new(),
+            book,
+        };
+        for (mac, address, age) in known {
+            // It may have been renewed since it was written down.
+            let Some(left) = (LEASE + KEEP).checked_sub(age).filter(|left| !left.is_zero()) else { continue };
+            if (first..=last).contains(&address) && !leases.by_address.contains_key(&address) {
+                leases.by_address.insert(address, mac);
+                leases.by_mac.insert(mac, Lease { address, until: now + left, kept: None });
+            }
         }
         Ok(leases)
     }
@@ -96,7 +111,15 @@ impl Leases {
                 Some(self.giving(message, own, MessageType::Offer, address))
             }
             MessageType::Request => self.request(message, mac, own, now),
-            MessageType::Release | MessageType::Decline => {
+            MessageType::Release => {
+                self.forget(mac);
+                None
+            }
+            MessageType::Decline => {
+                // Somebody has it already: the next one asks for another.
+                if let Some(lease) = self.by_mac.get(&mac) {
+                    self.declined.insert(lease.address, now + LEASE);
+                }
                 self.forget(mac);
                 None
             }
@@ -118,7 +141,7 @@ impl Leases {
         match self.address_for(mac, Some(wanted), now).filter(|address| *address == wanted) {
             Some(address) => {
                 self.hold(mac, address, now + LEASE);
-                self.keep(mac);
+                self.keep(mac, now);
                 Some(self.giving(message, own, MessageType::Ack, address))
             }
             None => Some(reply_to(message, own, MessageType::Nak)),
@@ -132,7 +155,8 @@ impl Leases {
             return Some(lease.address);
         }
         let all = || (0..self.count).map(|index| Ipv4Addr::from_bits(self.first.to_bits() + index));
-        let is_free = |address: &Ipv4Addr| !self.by_address.contains_key(address);
+        let is_declined = |address: &Ipv4Addr| self.declined.get(address).is_some_and(|until| now < *until);
+        let is_free = |address: &Ipv4Addr| !self.by_address.contains_key(address) && !is_declined(address);
         let inside = |address: &Ipv4Addr| {
             address.to_bits().checked_sub(self.first.to_bits()).is_some_and(|index| index < self.count)
         };
@@ -150,24 +174,25 @@ impl Leases {
             self.forget(former);
             self.by_address.insert(address, mac);
         }
-        let lease = self.by_mac.entry(mac).or_insert(Lease { address, until, is_kept: false });
+        let lease = self.by_mac.entry(mac).or_insert(Lease { address, until, kept: None });
         lease.until = lease.until.max(until);
     }
 
-    /// Writes a lease down, once. Where that fails the machine boots all the same, and the next request tries again.
-    fn keep(&mut self, mac: Mac) {
-        if let Some(lease) = self.by_mac.get_mut(&mac).filter(|lease| !lease.is_kept) {
-            lease.is_kept = self.book.keep(mac, Some(lease.address)).is_ok();
+    /// Writes a lease down, now and then. Where that fails the machine boots all the same, and the next request tries again.
+    fn keep(&mut self, mac: Mac, now: Instant) {
+        let is_due = |lease: &&mut Lease| lease.kept.is_none_or(|kept| now.since(kept) >= KEEP);
+        if let Some(lease) = self.by_mac.get_mut(&mac).filter(is_due)
+            && self.book.keep(mac, Some(lease.address)).is_ok()
+        {
+            lease.kept = Some(now);
         }
     }
 
     fn forget(&mut self, mac: Mac) {
         if let Some(lease) = self.by_mac.remove(&mac) {
             self.by_address.remove(&lease.address);
-            if lease.is_kept {
-                // What stays in the book holds an address for an hour after a restart, and no longer.
-                let _ = self.book.keep(mac, None);
-            }
+            // What stays in the book holds an address for an hour, and no longer.
+            let _ = self.book.keep(mac, None);
         }
     }
 

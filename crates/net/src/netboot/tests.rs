@@ -36,11 +36,11 @@ impl BootFiles for Files {
 
 /// What a server keeps while it is restarted.
 #[derive(Clone, Default)]
-struct Book(std::sync::Arc<parking_lot::Mutex<std::collections::BTreeMap<Mac, Ipv4Addr>>>);
+struct Book(std::sync::Arc<parking_lot::Mutex<std::collections::BTreeMap<Mac, Ipv4Addr>>>, Duration);
 
 impl LeaseBook for Book {
-    fn load(&self) -> base::Result<Vec<(Mac, Ipv4Addr)>> {
-        Ok(self.0.lock().iter().map(|(mac, address)| (*mac, *address)).collect())
+    fn load(&self) -> base::Result<Vec<(Mac, Ipv4Addr, Duration)>> {
+        Ok(self.0.lock().iter().map(|(mac, address)| (*mac, *address, self.1)).collect())
     }
 
     fn keep(&self, mac: Mac, address: Option<Ipv4Addr>) -> base::Result<()> {
@@ -201,7 +201,15 @@ fn a_restart_of_the_server_gives_no_address_twice() {
     assert_eq!(ask_as(&mut after, MessageType::Request, 1, Some(first)), Some(first));
     // What is given back is free, and stays so.
     ask_as(&mut after, MessageType::Release, 1, None);
-    assert_eq!(book.load().unwrap(), [(Mac([0x52, 0x54, 0, 0, 0, 3]), second)]);
+    assert_eq!(book.load().unwrap(), [(Mac([0x52, 0x54, 0, 0, 0, 3]), second, Duration::ZERO)]);
+    // What ended long ago holds nothing.
+    let mut later = site_with(Some((100, 100)), &Book(book.0.clone(), Duration::from_secs(90_000)));
+    assert!(ask_as(&mut later, MessageType::Discover, 4, None).is_some());
+    // An address that somebody else has is not given again.
+    let mut site = site_with(Some((100, 101)), &Book::default());
+    let first = ask_as(&mut site, MessageType::Discover, 1, None).unwrap();
+    ask_as(&mut site, MessageType::Decline, 1, None);
+    assert_ne!(ask_as(&mut site, MessageType::Discover, 1, None).unwrap(), first);
 }
 
 #[test]

@@ -318,6 +318,33 @@ mod tests {
     }
 
     #[test]
+    fn an_early_repetition_is_not_carried_on() {
+        let mut now = Instant::ZERO;
+        let mut transfer = Transfer::begin(&request("windowsize 4 "), 512 * 400, now);
+        let sent = |transfer: &mut Transfer, now| std::iter::from_fn(|| transfer.poll(now)).count();
+        let ack = |transfer: &mut Transfer, now, number: u8| transfer.receive(now, &[0, 4, 0, number]);
+        assert_eq!(sent(&mut transfer, now), 1);
+        ack(&mut transfer, now, 0);
+        for window in 1..=10 {
+            assert_eq!(sent(&mut transfer, now), 4);
+            now = now + Duration::from_millis(1);
+            ack(&mut transfer, now, 4 * window);
+        }
+        // The client pauses for longer than ever before: it gets a window twice, and acknowledges it twice.
+        assert_eq!(sent(&mut transfer, now), 4);
+        now = transfer.wakes_at();
+        assert_eq!(sent(&mut transfer, now), 4);
+        for _ in 0..2 {
+            ack(&mut transfer, now, 44);
+        }
+        assert_eq!(sent(&mut transfer, now), 4);
+        ack(&mut transfer, now, 44);
+        assert_eq!(sent(&mut transfer, now), 0, "it is no loss");
+        ack(&mut transfer, now, 48);
+        assert_eq!(sent(&mut transfer, now), 4);
+    }
+
+    #[test]
     fn an_old_acknowledgement_sends_nothing_twice() {
         let mut transfer = Transfer::begin(&request(""), 5000, Instant::ZERO);
         let sent = |transfer: &mut Transfer| std::iter::from_fn(|| transfer.poll(Instant::ZERO)).count();
