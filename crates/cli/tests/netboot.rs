@@ -9,7 +9,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use common::Bench;
-use lab::bare::{BRIDGE, BareOptions, Firmware, Neighbour, Room, card};
+use lab::bare::{BRIDGE, BareOptions, Firmware, Neighbour, OwnCertificate, Room, card};
 use netboot_common::{ALONE, DISK_BYTES, FAILED, PATIENCE, Running, SERVER, Site, wait_until};
 
 /// One deploy, three kinds of machines: nobody touches them.
@@ -174,22 +174,51 @@ fn key_of_the_page() -> String {
     rest.split_once("diskcast").unwrap().0.to_owned()
 }
 
-/// With Secure Boot on, everything that a machine loads is signed by its owner, and what is not does not start.
-#[test]
-fn with_a_key_of_ones_own_nothing_else_starts() {
+/// A site with a signed file, made with a key by the commands of the page.
+fn signed_site(machines: u32, more: &str) -> Option<Site> {
     if !lab::available_or_skip() {
-        return;
+        return None;
     }
-    let bench = Bench::new();
-    let mut site = Site { bench, room: Room::build(3).unwrap(), server: None };
+    let site = Site { bench: Bench::new(), room: Room::build(machines).unwrap(), server: None };
     let mut keys = Command::new("sh");
     keys.args(["-e", "-c", &key_of_the_page()]).current_dir(site.bench.path("."));
     assert!(keys.stderr(Stdio::null()).status().unwrap().success());
     let made = site.bench.see(&format!(
         "boot-image boot --level 3 --kernel linux-image-cloud-amd64 --secure-boot-key boot.key \
-         --secure-boot-certificate boot.pem --server https://{SERVER} --kernel-parameters console=ttyS0"
+         --secure-boot-certificate boot.pem --server https://{SERVER} --kernel-parameters console=ttyS0 {more}"
     ));
     assert!(made.ends_with("exit: 0\n"), "{made}");
+    // Without the key the machines would go on to boot the old file.
+    let unsigned = site.bench.see("boot-image boot");
+    assert!(unsigned.contains("has a signed image") && unsigned.ends_with("exit: 11\n"), "{unsigned}");
+    Some(site)
+}
+
+/// A machine whose firmware knows its owner's key and no other starts what is signed with it, and nothing else: not
+/// even Debian's signed loaders, with which anybody can start a system of his own.
+#[test]
+fn firmware_that_knows_its_owners_key_alone_starts_nothing_else() {
+    let Some(mut site) = signed_site(3, "--without-shim") else { return };
+    site.serve(ALONE);
+    let own = |firmware, plug| BareOptions {
+        own_certificate: Some(OwnCertificate::Alone(site.bench.path("boot.pem"))),
+        ..site.options(firmware, plug, &[])
+    };
+    let options = [own(Firmware::SecureHttp, 0), own(Firmware::SecurePxe, 1), own(Firmware::SecureHttp, 2)];
+    for options in &options[..2] {
+        let mut machine = site.start(options);
+        machine.wait_for("waiting: an administrator must admit this machine", None, PATIENCE).unwrap();
+        assert!(machine.console().contains(", uefi, secure boot,"), "{}", machine.console());
+    }
+    // The same kernel and system, by the loaders that Microsoft and Debian have signed.
+    let stick = site.bench.path("boot/diskcast.iso");
+    let mut machine = site.start(&BareOptions { stick: Some(stick), plug: None, ..options[2].clone() });
+    machine.wait_for("Access Denied", Some("Linux version"), PATIENCE).unwrap();
+}
+
+#[test]
+fn a_signed_file_starts_by_shim_and_a_changed_one_does_not() {
+    let Some(mut site) = signed_site(3, "") else { return };
     // Beside another DHCP server, by PXE, too.
     let neighbour = Neighbour::join(&site.room, 2).unwrap();
     let mut dnsmasq = Command::new("dnsmasq");
@@ -198,7 +227,7 @@ fn with_a_key_of_ones_own_nothing_else_starts() {
     let _other = Running(neighbour.inside(&dnsmasq).spawn().unwrap());
     site.serve("");
     let own = |firmware, plug| BareOptions {
-        own_certificate: Some(site.bench.path("boot.pem")),
+        own_certificate: Some(OwnCertificate::Beside(site.bench.path("boot.pem"))),
         ..site.options(firmware, plug, &[])
     };
     let options = [own(Firmware::SecureHttp, 0), own(Firmware::SecurePxe, 1), own(Firmware::SecureHttp, 2)];

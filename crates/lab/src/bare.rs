@@ -150,6 +150,15 @@ impl Firmware {
     }
 }
 
+/// Where the owner's certificate is known.
+#[derive(Debug, Clone)]
+pub enum OwnCertificate {
+    /// To shim (a MOK), beside Microsoft's, by which firmware accepts shim.
+    Beside(PathBuf),
+    /// To firmware, which knows no other.
+    Alone(PathBuf),
+}
+
 /// A machine.
 #[derive(Debug, Clone)]
 pub struct BareOptions {
@@ -161,9 +170,8 @@ pub struct BareOptions {
     pub stick: Option<PathBuf>,
     /// Its disks, as raw files. The serial number of each is `S1`, `S2`, and so on.
     pub disks: Vec<PathBuf>,
-    /// Certificate of the machine's owner (PEM), by which shim accepts what is signed with its key (a MOK). Counts when
-    /// the machine starts for the first time.
-    pub own_certificate: Option<PathBuf>,
+    /// Certificate of the machine's owner (PEM). Counts when the machine starts for the first time.
+    pub own_certificate: Option<OwnCertificate>,
     /// Memory, in bytes.
     pub memory_bytes: u64,
     /// Folder for its console and the settings of its firmware, which stay.
@@ -324,6 +332,9 @@ fn add_firmware(command: &mut Command, options: &BareOptions) -> Result<()> {
     let folder = Path::new("/usr/share/OVMF");
     let own = options.folder.join("settings.fd");
     if !own.exists() {
+        // These know no keys at all.
+        let is_alone = matches!(options.own_certificate, Some(OwnCertificate::Alone(_)));
+        let settings = if is_alone { "OVMF_VARS_4M.fd" } else { settings };
         fs::copy(folder.join(settings), &own).map_err(|error| {
             Error::from_source(ErrorKind::Unsupported, format!("copy `{settings}` (package ovmf)"), error)
         })?;
@@ -346,18 +357,24 @@ fn add_firmware(command: &mut Command, options: &BareOptions) -> Result<()> {
     Ok(())
 }
 
-/// Enrolls a certificate in the settings of UEFI, as a machine's owner does at its keyboard (a MOK).
-fn enroll(settings: &Path, certificate: &Path) -> Result<()> {
+/// Enrolls a certificate in the settings of UEFI, as a machine's owner does at its keyboard.
+fn enroll(settings: &Path, certificate: &OwnCertificate) -> Result<()> {
     let program = tool::built("virt-firmware-26.10/bin/virt-fw-vars");
     if !program.exists() {
         let text = format!("there is no `{}`: tools/virt-firmware.sh installs it", program.display());
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     let (program, settings) = (program.to_string_lossy(), settings.to_string_lossy());
+    let (certificate, lists): (_, &[&str]) = match certificate {
+        OwnCertificate::Beside(certificate) => (certificate, &["--add-mok"]),
+        OwnCertificate::Alone(certificate) => (certificate, &["--set-pk", "--add-kek", "--add-db"]),
+    };
     let certificate = certificate.to_string_lossy();
     // Whose key it is; any number does.
     let owner = "d15cca57-0000-4000-8000-000000000001";
-    tool::run(&program, &["--inplace", &settings, "--add-mok", owner, &certificate]).map(drop)
+    let mut words = vec!["--inplace", &*settings, "--secure-boot"];
+    lists.iter().for_each(|list| words.extend([*list, owner, &*certificate]));
+    tool::run(&program, &words).map(drop)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a machine takes real time")]

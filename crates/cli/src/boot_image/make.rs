@@ -31,6 +31,12 @@ pub(crate) struct Made {
 pub(crate) fn make(out: &Path, wanted: &Wanted, tell: impl Fn(&str)) -> Result<Made> {
     fs::create_dir_all(out)
         .map_err(|e| base::Error::from_io(format!("make the folder `{}`", out.display()), e))?;
+    let signed = out.join(net::netboot::unified::FOLDER);
+    if wanted.unified.is_none() && signed.exists() {
+        let text = format!("`{}` has a signed image, which machines would go on to boot", signed.display());
+        let hint = "give --secure-boot-key and what belongs to it again, or remove that folder";
+        return Err(Failure::new(Exit::Refused, text).hint(hint));
+    }
     let work = tempfile::Builder::new().prefix(".diskcast-boot-").tempdir_in(out)?;
     tell("unpacking packages of Debian");
     let tree = Tree::unpack(work.path().join("tree"), wanted)?;
@@ -62,6 +68,9 @@ pub(crate) fn make(out: &Path, wanted: &Wanted, tell: impl Fn(&str)) -> Result<M
         "diskcast": env!("CARGO_PKG_VERSION"),
     });
     write(&done.join(ABOUT), &format!("{about:#}\n"), false)?;
+    if signed.exists() {
+        fs::remove_dir_all(&signed)?;
+    }
     publish(&done, out)?;
     Ok(made)
 }

@@ -26,6 +26,8 @@ pub(crate) struct Unified {
     /// The site's key and its certificate, in PEM.
     pub key: PathBuf,
     pub certificate: PathBuf,
+    /// Whether machines load it by shim.
+    pub by_shim: bool,
 }
 
 /// What the system in memory and the boot loaders are made of.

@@ -61,8 +61,10 @@ pub(super) fn make(tree: &Tree, release: &str, wanted: &Unified, work: &Path, do
     // It is signed with the key of the certificate that machines will know.
     let mut verify = tree.program("usr/bin/sbverify", "sbverify");
     said(verify.arg("--cert").arg(&wanted.certificate).arg(done.join(unified::IMAGE)), "sbsigntool")?;
-    fs::copy(done.join(Firmware::SIGNED_LOADER), done.join(unified::LOADER))?;
-    fs::copy(done.join("mmx64.efi"), done.join(unified::ENROLLER))?;
+    if wanted.by_shim {
+        fs::copy(done.join(Firmware::SIGNED_LOADER), done.join(unified::SHIM))?;
+        fs::copy(done.join("mmx64.efi"), done.join(unified::ENROLLER))?;
+    }
     Ok(())
 }
 

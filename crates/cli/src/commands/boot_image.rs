@@ -42,12 +42,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LEVEL", default_value_t = LEVEL, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub level: i32,
     /// Also make one file of kernel, system and the server's address and certificate, signed with this RSA key (PEM),
-    /// for machines with Secure Boot on whose owner enrolled its certificate
+    /// for machines with Secure Boot on that know its certificate
     #[arg(long, value_name = "FILE", requires_all = ["secure_boot_certificate", "server"])]
     pub secure_boot_key: Option<PathBuf>,
     /// Certificate of that key (PEM)
     #[arg(long, value_name = "FILE", requires = "secure_boot_key")]
     pub secure_boot_certificate: Option<PathBuf>,
+    /// Firmware loads the signed file itself, not by Debian's shim: for machines whose firmware has this certificate in
+    /// its own list, and no other maker's
+    #[arg(long, requires = "secure_boot_key")]
+    pub without_shim: bool,
     /// The server that the signed file calls, by the address of the interface on which machines boot
     #[arg(long, value_name = "https://ADDRESS:PORT", requires = "secure_boot_key")]
     pub server: Option<String>,
@@ -85,7 +89,12 @@ fn unified(args: &Args) -> Result<Option<Unified>> {
     let state = daemon::state::StateFolder::open(&repository::state_folder(&args.state)?)?;
     let pin = state.identity()?.fingerprint();
     let words = words(server.trim_end_matches('/'), Some(pin), None, &args.kernel_parameters);
-    Ok(Some(Unified { words, key: key.clone(), certificate: certificate.clone() }))
+    Ok(Some(Unified {
+        words,
+        key: key.clone(),
+        certificate: certificate.clone(),
+        by_shim: !args.without_shim,
+    }))
 }
 
 /// The boot image in the default folder, which is made if there is none. A note tells if another version of diskcast

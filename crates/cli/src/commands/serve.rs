@@ -80,7 +80,8 @@ pub(crate) struct Serving {
 /// How machines boot from the network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Boot {
-    /// Folder that `diskcast boot-image` made [default: one beside the server's state; made now if it is missing]
+    /// Folder that `diskcast boot-image` made [default: one in diskcast's data folder; made now if it
+    /// is missing]
     #[arg(long, value_name = "FOLDER", requires = "netboot")]
     pub boot_image: Option<PathBuf>,
     /// What machines are told by DHCP: `beside` another server, where their boot loader is; an address of

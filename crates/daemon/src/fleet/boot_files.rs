@@ -22,7 +22,7 @@ const FILES: &[&str] = &[
     Firmware::SIGNED_LOADER,
     Firmware::UEFI_LOADER,
     Firmware::BIOS_LOADER,
-    unified::LOADER,
+    unified::SHIM,
     unified::ENROLLER,
     unified::IMAGE,
 ];
@@ -178,11 +178,12 @@ impl BootFiles for ServedFiles {
     }
 
     fn boots(&self, mac: Mac) -> bool {
-        (self.iso.is_some() || self.has_unified()) && self.fleet.boots_ours(mac)
+        (self.iso.is_some() || self.unified().is_some()) && self.fleet.boots_ours(mac)
     }
 
-    fn has_unified(&self) -> bool {
-        [unified::LOADER, unified::IMAGE].iter().all(|name| self.files.contains_key(name))
+    fn unified(&self) -> Option<&'static str> {
+        self.files.get(unified::IMAGE)?;
+        Some(if self.files.contains_key(unified::SHIM) { unified::SHIM } else { unified::IMAGE })
     }
 }
 

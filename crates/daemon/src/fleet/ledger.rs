@@ -44,8 +44,8 @@ pub(super) trait Ledger: Send + Sync {
     /// That log.
     fn log(&self, mac: Mac) -> Result<Option<MachineLog>>;
 
-    /// Keeps that a machine has this address since this time, in seconds since 1970, or none any more; durable when this
-    /// returns.
+    /// Keeps that a machine has this address since this time, in seconds since 1970, or none any more; durable when
+    /// this returns.
     fn save_lease(&self, mac: Mac, lease: Option<(Ipv4Addr, u64)>) -> Result<()>;
 
     /// All of these.

@@ -113,8 +113,8 @@ impl Fleet {
         self.change_or_nothing(|table| table.give(request, work, self.clock.now()))
     }
 
-    /// Names machines of which nothing is heard any more, and such as are to boot; what can't be kept is named next time.
-    /// Call it about once a second.
+    /// Names machines of which nothing is heard any more, and such as are to boot; what can't be kept is named next
+    /// time. Call it about once a second.
     pub(crate) fn sweep(&self) -> Swept {
         self.change_or_nothing(|table| Ok(table.sweep(self.now()))).unwrap_or_default()
     }

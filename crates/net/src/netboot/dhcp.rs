@@ -84,8 +84,9 @@ impl Site {
         let firmware = if is_firmware { firmware(&message, class) } else { None };
         let asked = Asked { mac, firmware, is_firmware };
         // It is told nothing, and goes on to its disk.
-        let firmware = firmware
-            .filter(|firmware| !firmware.loads_at_once(self.files.has_unified()) || self.files.boots(mac));
+        let firmware = firmware.filter(|firmware| {
+            !firmware.loads_at_once(self.files.unified().is_some()) || self.files.boots(mac)
+        });
         let reply = match (&mut self.leases, port, kind) {
             (_, PROXY_PORT, MessageType::Request | MessageType::Inform) => {
                 firmware.map(|_| reply_to(&message, self.address, MessageType::Ack))
@@ -114,7 +115,7 @@ impl Site {
         let address = self.address;
         let file = firmware.loader(
             mac,
-            Offer { address, gives_addresses: self.leases.is_some(), has_unified: self.files.has_unified() },
+            Offer { address, gives_addresses: self.leases.is_some(), unified: self.files.unified() },
         );
         reply.set_siaddr(address);
         let class: &[u8] = if firmware == Firmware::UefiHttp { b"HTTPClient" } else { b"PXEClient" };

@@ -14,6 +14,6 @@ pub trait BootFiles: Send + Sync {
     /// its disk. The other boot loaders ask by themselves what to do.
     fn boots(&self, mac: Mac) -> bool;
 
-    /// Whether there is a unified kernel image ([`super::unified`]), which is what UEFI gets then.
-    fn has_unified(&self) -> bool;
+    /// What UEFI loads if there is a unified kernel image ([`super::unified`]): that one, or shim before it.
+    fn unified(&self) -> Option<&'static str>;
 }

@@ -2,7 +2,6 @@
 
 use std::net::Ipv4Addr;
 
-use super::unified;
 use crate::mac::Mac;
 
 /// What decides which loader firmware gets.
@@ -12,8 +11,8 @@ pub struct Offer {
     pub address: Ipv4Addr,
     /// Whether we give addresses.
     pub gives_addresses: bool,
-    /// Whether there is a unified kernel image.
-    pub has_unified: bool,
+    /// What UEFI loads of a unified kernel image, if there is one.
+    pub unified: Option<&'static str>,
 }
 
 /// How a machine's firmware boots from the network.
@@ -52,13 +51,16 @@ impl Firmware {
     /// on the server.
     #[must_use]
     pub fn loader(self, mac: Mac, offer: Offer) -> String {
-        let Offer { address, gives_addresses, has_unified } = offer;
+        let Offer { address, gives_addresses, unified } = offer;
         // iPXE would write colons in another way.
         let card = mac.hyphenated();
+        match (self, unified) {
+            (Self::Uefi, Some(file)) => return file.to_owned(),
+            (Self::UefiHttp, Some(file)) => return format!("http://{address}/{file}"),
+            _ => {}
+        }
         match self {
             Self::Bios => Self::BIOS_LOADER.to_owned(),
-            Self::Uefi if has_unified => unified::LOADER.to_owned(),
-            Self::UefiHttp if has_unified => format!("http://{address}/{}", unified::LOADER),
             Self::Uefi if gives_addresses => Self::SIGNED_LOADER.to_owned(),
             Self::Uefi => Self::UEFI_LOADER.to_owned(),
             // Debian's signed GRUB can't read by HTTP, so firmware loads all at once.

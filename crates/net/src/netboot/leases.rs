@@ -50,8 +50,8 @@ struct Lease {
 
 impl Leases {
     /// The addresses from `first` to `last` in the network of our address `own` with a prefix of `prefix` bits.
-    /// What the book has of them is held until it ends. `Invalid` if they do not lie in the network, or hold `own`; what
-    /// the book fails with.
+    /// What the book has of them is held until it ends. `Invalid` if they do not lie in the network, or hold `own`;
+    /// what the book fails with.
     pub fn of(
         (first, last): (Ipv4Addr, Ipv4Addr),
         own: Ipv4Addr,
@@ -178,7 +178,8 @@ impl Leases {
         lease.until = lease.until.max(until);
     }
 
-    /// Writes a lease down, now and then. Where that fails the machine boots all the same, and the next request tries again.
+    /// Writes a lease down, now and then. Where that fails the machine boots all the same, and the next request tries
+    /// again.
     fn keep(&mut self, mac: Mac, now: Instant) {
         let is_due = |lease: &&mut Lease| lease.kept.is_none_or(|kept| now.since(kept) >= KEEP);
         if let Some(lease) = self.by_mac.get_mut(&mac).filter(is_due)

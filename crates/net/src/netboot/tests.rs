@@ -29,8 +29,8 @@ impl BootFiles for Files {
         mac != Mac(IDLE)
     }
 
-    fn has_unified(&self) -> bool {
-        self.unified
+    fn unified(&self) -> Option<&'static str> {
+        self.unified.then_some(super::unified::SHIM)
     }
 }
 

@@ -12,12 +12,16 @@ use crate::token::Fingerprint;
 
 /// Its folder among the boot files.
 pub const FOLDER: &str = "uki";
-/// What firmware loads: Debian's shim, which checks the image against the keys that the machine's owner enrolled.
-pub const LOADER: &str = "uki/shimx64.efi";
+/// Debian's shim, which checks the image against the keys that the machine's owner enrolled beside Microsoft's. Without
+/// it firmware loads the image itself, and checks it against its own keys.
+pub const SHIM: &str = "uki/shimx64.efi";
 /// What enrolls a key.
 pub const ENROLLER: &str = "uki/mmx64.efi";
 /// The image, by the name that shim looks for.
 pub const IMAGE: &str = "uki/grubx64.efi";
+
+/// Sections of the file begin at multiples of this.
+const SECTION_BYTES: usize = 512;
 
 /// The kernel's words for the server at `url` with this certificate, on the machine with this card, or on any.
 #[must_use]
@@ -30,16 +34,17 @@ pub fn words(url: &str, fingerprint: Option<Fingerprint>, card: Option<Mac>, mor
 /// `Refused` if the image `content` has not these words for the kernel: its machines would call another server.
 pub fn check(content: &Bytes, words: &str) -> Result<()> {
     let words = words.trim_end().as_bytes();
-    // A section is filled up with zeros.
+    // A section is filled up with zeros, if it does not end where the next one begins.
     let has = |at: usize| {
-        content[at..].starts_with(words) && content.get(at + words.len()).is_none_or(|next| *next == 0)
+        let end = at + words.len();
+        content.get(end).is_none_or(|next| *next == 0) || end.is_multiple_of(SECTION_BYTES)
     };
     if memchr::memmem::find_iter(content, words).any(has) {
         return Ok(());
     }
     let text = format!(
-        "`{IMAGE}` was made for another server, or other words for the kernel: make it again (diskcast boot-image), \
-         for `{}`",
+        "`{IMAGE}` was made for another server, with another --state, or with other words for the kernel: make it \
+         again (diskcast boot-image), for `{}`",
         String::from_utf8_lossy(words)
     );
     Err(Error::new(ErrorKind::Refused, text))

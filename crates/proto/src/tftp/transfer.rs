@@ -62,7 +62,8 @@ pub struct Transfer {
     /// When the same is sent again.
     again_at: Instant,
     tries: u32,
-    /// This window was sent more than once, and so was the one before: each block that came twice is acknowledged twice.
+    /// This window was sent more than once, and so was the one before: each block that came twice is acknowledged
+    /// twice.
     repeated: bool,
     repeated_before: bool,
     outcome: Outcome,
