@@ -99,8 +99,11 @@ fn machines_that_vanish_while_they_boot_are_named_and_boot_with_loss() {
     for plug in 0..3 {
         wait_until("it is missed", || site.host(&card(plug))["job"]["stage"] == "lost");
         let reason = site.host(&card(plug))["job"]["reason"].as_str().unwrap().to_owned();
-        let wanted =
-            if plug < 2 { "its firmware asked where to boot from" } else { "it loaded the system in memory" };
+        let wanted = if plug < 2 {
+            "its firmware asked where to boot from"
+        } else {
+            "its boot loader asked what to load"
+        };
         assert!(reason.contains(wanted), "{plug}: {reason}");
     }
     // All come back, and do what they were to do.
