@@ -153,3 +153,62 @@ impl LeaseBook for Book {
         self.0.ledger.save_lease(mac, address.map(|address| (address, clock::unix_seconds())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use net::api::{NewMachine, Power};
+
+    use super::super::machine::Record;
+    use super::*;
+
+    /// A disk that is full.
+    struct Full;
+
+    impl Ledger for Full {
+        fn load(&self) -> Result<Vec<(Mac, Record)>> {
+            let record = Record { admitted: true, ..Record::default() };
+            Ok(vec![(Mac([2; 6]), record)])
+        }
+
+        fn last_job(&self) -> Result<u64> {
+            Ok(0)
+        }
+
+        fn save(&self, _: &[(Mac, Option<Record>)], _: u64) -> Result<()> {
+            Err(Error::new(ErrorKind::Full, "the disk is full"))
+        }
+
+        fn save_log(&self, _: Mac, _: &MachineLog) -> Result<()> {
+            unreachable!("no machine sends one")
+        }
+
+        fn log(&self, _: Mac) -> Result<Option<MachineLog>> {
+            Ok(None)
+        }
+
+        fn save_lease(&self, _: Mac, _: Option<(Ipv4Addr, u64)>) -> Result<()> {
+            unreachable!("no machine asks for an address")
+        }
+
+        fn leases(&self) -> Result<Vec<(Mac, Ipv4Addr, u64)>> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_kept_has_not_happened() {
+        let clock = Clock::start();
+        let watch = Watch { boot_time: Duration::from_secs(60), sees_systems: true };
+        let table = Table::of(Full.load().unwrap(), 0, watch, clock.now());
+        let fleet = Fleet { table: Mutex::new(table), ledger: Box::new(Full), clock };
+        let machines = vec!["*".to_owned()];
+        let request =
+            JobRequest { work: Work::Wipe, machines, disk: None, begins: 0, power: Power::Wake, window: 0 };
+        assert_eq!(fleet.give(&request, &Work::Wipe).unwrap_err().kind(), ErrorKind::Full);
+        let new = NewMachine { mac: "02:00:00:00:00:09".to_owned(), name: None, groups: None };
+        assert!(fleet.apply(&MachineChange::Add { machines: vec![new] }).is_err());
+        let listed = fleet.list().machines;
+        assert!(listed.len() == 1 && listed[0].job.is_none(), "{listed:?}");
+        assert_eq!(fleet.sweep(), Swept::default());
+    }
+}
