@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs virt-firmware, which enrolls keys in the settings of UEFI without a keyboard, for tests of Secure Boot: into the
-# build folder, once, from its Python package. Needs python3-venv (install-dependencies.sh).
+# Installs virt-firmware, which enrolls keys in the settings of UEFI without a keyboard, for tests of Secure Boot: into
+# the build folder, once, from its Python package. Needs python3-venv (install-dependencies.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -10,7 +10,9 @@ use std::process::{Command, Stdio};
 
 use common::Bench;
 use lab::bare::{BRIDGE, BareOptions, Firmware, Neighbour, OwnCertificate, Room, card};
-use netboot_common::{ALONE, DISK_BYTES, FAILED, PATIENCE, Running, SERVER, Site, wait_until};
+use netboot_common::{
+    ALONE, DISK_BYTES, FAILED, PATIENCE, Running, SERVER, Site, block_of_the_page, wait_until,
+};
 
 /// One deploy, three kinds of machines: nobody touches them.
 #[test]
@@ -169,22 +171,16 @@ fn machines_that_go_wrong_are_named_and_go_on() {
     assert!(["done", "back"].contains(&site.host(&card(0))["job"]["stage"].as_str().unwrap()));
 }
 
-/// The commands for a key in docs/netboot.md.
-fn key_of_the_page() -> String {
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/netboot.md")).unwrap();
-    let (_, rest) = page.split_once("A key of your own").unwrap();
-    let (_, rest) = rest.split_once("```sh\n").unwrap();
-    rest.split_once("diskcast").unwrap().0.to_owned()
-}
-
 /// A site with a signed file, made with a key by the commands of the page.
 fn signed_site(machines: u32, more: &str) -> Option<Site> {
     if !lab::available_or_skip() {
         return None;
     }
     let site = Site { bench: Bench::new(), room: Room::build(machines).unwrap(), server: None };
+    // The page's commands for a key, up to ours.
+    let commands = block_of_the_page("A key of your own", "sh");
     let mut keys = Command::new("sh");
-    keys.args(["-e", "-c", &key_of_the_page()]).current_dir(site.bench.path("."));
+    keys.args(["-e", "-c", commands.split_once("diskcast").unwrap().0]).current_dir(site.bench.path("."));
     assert!(keys.stderr(Stdio::null()).status().unwrap().success());
     let made = site.bench.see(&format!(
         "boot-image boot --level 3 --kernel linux-image-cloud-amd64 --secure-boot-key boot.key \
@@ -224,10 +220,7 @@ fn a_signed_file_starts_by_shim_and_a_changed_one_does_not() {
     let Some(mut site) = signed_site(3, "") else { return };
     // Beside another DHCP server, by PXE, too.
     let neighbour = Neighbour::join(&site.room, 2).unwrap();
-    let mut dnsmasq = Command::new("dnsmasq");
-    dnsmasq.args(["--keep-in-foreground", "--port=0", "--leasefile-ro", "--user=root", "--interface=eth0"]);
-    dnsmasq.args(["--dhcp-range=10.9.0.50,10.9.0.90,1h", "--dhcp-authoritative", "--conf-file=/dev/null"]);
-    let _other = Running(neighbour.inside(&dnsmasq).spawn().unwrap());
+    let _other = dnsmasq(&site, &neighbour, "");
     site.serve("");
     let own = |firmware, plug| BareOptions {
         own_certificate: Some(OwnCertificate::Beside(site.bench.path("boot.pem"))),
@@ -285,38 +278,27 @@ fn answers(text: &str) -> Vec<(String, bool)> {
     answers
 }
 
-/// The block of settings for dnsmasq in docs/netboot.md, with our address.
-fn dnsmasq_of_the_page() -> String {
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/netboot.md")).unwrap();
-    let (_, rest) = page.split_once("```conf\n").unwrap();
-    rest.split_once("```").unwrap().0.replace("10.0.0.1", "10.9.0.1")
+/// Another DHCP server, with these settings.
+fn dnsmasq(site: &Site, neighbour: &Neighbour, settings: &str) -> Running {
+    let file = site.bench.path("dnsmasq.conf");
+    fs::write(&file, settings).unwrap();
+    let mut command = Command::new("dnsmasq");
+    command.args(["--keep-in-foreground", "--port=0", "--leasefile-ro", "--user=root", "--interface=eth0"]);
+    command.args(["--dhcp-range=10.9.0.50,10.9.0.90,1h", "--dhcp-authoritative"]);
+    command.arg(format!("--conf-file={}", file.display()));
+    Running(neighbour.inside(&command).spawn().unwrap())
 }
 
 #[test]
 fn beside_another_dhcp_server_only_the_loader_comes_from_us() {
     let Some(mut site) = Site::new(5) else { return };
     let neighbour = Neighbour::join(&site.room, 2).unwrap();
-    let file = site.bench.path("dnsmasq.conf");
-    let dnsmasq = |settings: &str| {
-        fs::write(&file, settings).unwrap();
-        let mut command = Command::new("dnsmasq");
-        command.args([
-            "--keep-in-foreground",
-            "--port=0",
-            "--leasefile-ro",
-            "--user=root",
-            "--interface=eth0",
-        ]);
-        command.args(["--dhcp-range=10.9.0.50,10.9.0.90,1h", "--dhcp-authoritative"]);
-        command.arg(format!("--conf-file={}", file.display()));
-        Running(neighbour.inside(&command).spawn().unwrap())
-    };
     let seen = site.bench.path("seen.pcap");
     let mut command = Command::new("tcpdump");
     command.args(["-i", BRIDGE, "-U", "--immediate-mode", "-w"]).arg(&seen);
     command.args(["-Z", "root", "udp", "port", "67", "or", "port", "4011"]);
     let capture = Running(site.room.inside(&command).stderr(Stdio::null()).spawn().unwrap());
-    let other = dnsmasq("");
+    let other = dnsmasq(&site, &neighbour, "");
     site.serve("");
     let admit = "waiting: an administrator must admit this machine";
     let kinds = [Firmware::Uefi, Firmware::SecureHttp];
@@ -336,7 +318,8 @@ fn beside_another_dhcp_server_only_the_loader_comes_from_us() {
 
     // A site that wants all from its own server writes what the page says.
     drop(other);
-    let _other = dnsmasq(&dnsmasq_of_the_page());
+    let settings = block_of_the_page("", "conf").replace("10.0.0.1", "10.9.0.1");
+    let _other = dnsmasq(&site, &neighbour, &settings);
     site.serve("--dhcp off");
     for (firmware, plug) in [(Firmware::Bios, 2), (Firmware::Uefi, 3), (Firmware::SecureHttp, 4)] {
         let mut machine = site.start(&site.options(firmware, plug, &[]));

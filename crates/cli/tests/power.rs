@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use common::Bench;
 use lab::bare::{BRIDGE, Room, card};
-use netboot_common::{Running, Site, wait_until};
+use netboot_common::{Running, Site, block_of_the_page, wait_until};
 
 #[test]
 fn machines_are_woken_and_restarted_when_their_job_begins() {
@@ -107,9 +107,7 @@ impl Board {
 
 /// The program for ipmitool in docs/netboot.md, for a board at our address.
 fn ipmitool_of_the_page(password: &std::path::Path) -> String {
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/netboot.md")).unwrap();
-    let (_, rest) = page.split_once("```sh\n#!/bin/sh\n").unwrap();
-    let text = format!("#!/bin/sh\n{}", rest.split_once("```").unwrap().0);
+    let text = block_of_the_page("With ipmitool", "sh");
     text.replace("\"$3-bmc\"", &lab::bare::SERVER.to_string())
         .replace("/etc/bmc-password", &password.display().to_string())
 }

@@ -159,7 +159,7 @@ pub(crate) fn start(
     let dhcp = match settings.dhcp {
         DhcpSettings::Beside => Dhcp::Loader,
         DhcpSettings::Gives(first, last, bits) => {
-            // It begins with the server: what it held before counts from now on.
+            // The time of these servers begins with them.
             let book = Box::new(Book(fleet.clone()));
             Dhcp::Address(Leases::of((first, last), address, bits, book, Instant::ZERO)?)
         }

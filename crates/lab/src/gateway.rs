@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::tool;
 use base::{Error, ErrorKind, Result};
+
+use crate::tool;
 
 /// How long a store may take to start before it counts as failed.
 const START_MAX: Duration = Duration::from_secs(60);

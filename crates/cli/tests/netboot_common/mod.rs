@@ -113,3 +113,11 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(100));
     }
 }
+
+/// The first block between fences of `kind` in docs/netboot.md that comes after `words`.
+pub(crate) fn block_of_the_page(words: &str, kind: &str) -> String {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/netboot.md")).unwrap();
+    let (_, rest) = page.split_once(words).unwrap();
+    let (_, rest) = rest.split_once(&format!("```{kind}\n")).unwrap();
+    rest.split_once("```").unwrap().0.to_owned()
+}

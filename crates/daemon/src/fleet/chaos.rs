@@ -35,6 +35,7 @@ struct Real {
 struct World {
     table: Table,
     durable: BTreeMap<Mac, Record>,
+    durable_job: u64,
     machines: Vec<Real>,
     seconds: u64,
     keys: u32,
@@ -60,6 +61,7 @@ impl World {
         let mut world = Self {
             table,
             durable: BTreeMap::new(),
+            durable_job: 0,
             machines,
             seconds: 1,
             keys: 0,
@@ -76,7 +78,11 @@ impl World {
 
     /// What the server writes down before anybody learns of it.
     fn keep(&mut self) {
-        for (mac, record) in self.table.take_changed() {
+        let changed = self.table.take_changed();
+        if !changed.is_empty() {
+            self.durable_job = self.table.last_job();
+        }
+        for (mac, record) in changed {
             match record {
                 Some(record) => drop(self.durable.insert(mac, record)),
                 None => drop(self.durable.remove(&mac)),
@@ -199,7 +205,7 @@ impl World {
 
     fn restart(&mut self) {
         let records = self.durable.iter().map(|(mac, record)| (*mac, record.clone())).collect();
-        self.table = Table::of(records, self.table.last_job(), WATCH, self.now().at);
+        self.table = Table::of(records, self.durable_job, WATCH, self.now().at);
     }
 
     /// From now on nobody lies, and each machine does what it is told: every job ends.

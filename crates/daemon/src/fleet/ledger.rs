@@ -9,7 +9,10 @@ use base::{Error, ErrorKind, Result};
 use net::api::MachineLog;
 use net::mac::Mac;
 use redb::backends::FileBackend;
-use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{
+    Database, DatabaseError, Key, ReadOnlyTable, ReadableDatabase as _, ReadableTable as _, TableDefinition,
+    TableError, Value,
+};
 
 use super::machine::Record;
 
@@ -76,6 +79,17 @@ impl Redb {
             });
         opened.map(Self)
     }
+
+    /// A table, to read; `None` if nothing was ever written to it.
+    fn table<K: Key + 'static, V: Value + 'static>(
+        &self,
+        definition: TableDefinition<K, V>,
+    ) -> Result<Option<ReadOnlyTable<K, V>>> {
+        match self.0.begin_read().map_err(failed)?.open_table(definition) {
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            opened => opened.map(Some).map_err(failed),
+        }
+    }
 }
 
 fn failed(error: impl Into<redb::Error>) -> Error {
@@ -84,11 +98,7 @@ fn failed(error: impl Into<redb::Error>) -> Error {
 
 impl Ledger for Redb {
     fn load(&self) -> Result<Vec<(Mac, Record)>> {
-        let read = self.0.begin_read().map_err(failed)?;
-        let table = match read.open_table(MACHINES) {
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
-            opened => opened.map_err(failed)?,
-        };
+        let Some(table) = self.table(MACHINES)? else { return Ok(Vec::new()) };
         let mut records = Vec::new();
         for entry in table.iter().map_err(failed)? {
             let (mac, record) = entry.map_err(failed)?;
@@ -102,11 +112,7 @@ impl Ledger for Redb {
     }
 
     fn last_job(&self) -> Result<u64> {
-        let read = self.0.begin_read().map_err(failed)?;
-        let table = match read.open_table(NUMBERS) {
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(0),
-            opened => opened.map_err(failed)?,
-        };
+        let Some(table) = self.table(NUMBERS)? else { return Ok(0) };
         Ok(table.get(LAST_JOB).map_err(failed)?.map_or(0, |number| number.value()))
     }
 
@@ -140,11 +146,7 @@ impl Ledger for Redb {
     }
 
     fn log(&self, mac: Mac) -> Result<Option<MachineLog>> {
-        let read = self.0.begin_read().map_err(failed)?;
-        let table = match read.open_table(LOGS) {
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-            opened => opened.map_err(failed)?,
-        };
+        let Some(table) = self.table(LOGS)? else { return Ok(None) };
         let found = table.get(&*mac.to_string()).map_err(failed)?;
         let damaged = |_| Error::new(ErrorKind::Corrupt, format!("the log of {mac} can't be read"));
         found.map(|bytes| serde_json::from_slice(bytes.value()).map_err(damaged)).transpose()
@@ -166,11 +168,7 @@ impl Ledger for Redb {
     }
 
     fn leases(&self) -> Result<Vec<(Mac, Ipv4Addr, u64)>> {
-        let read = self.0.begin_read().map_err(failed)?;
-        let table = match read.open_table(LEASES) {
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
-            opened => opened.map_err(failed)?,
-        };
+        let Some(table) = self.table(LEASES)? else { return Ok(Vec::new()) };
         let mut leases = Vec::new();
         for entry in table.iter().map_err(failed)? {
             let (mac, lease) = entry.map_err(failed)?;

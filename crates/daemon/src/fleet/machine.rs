@@ -174,15 +174,14 @@ impl Machine {
         }
         self.idle = None;
         if job.stage == JobStage::Queued {
-            self.expected = Some((now.at, Last::Wait));
             self.arrived = self.arrived.filter(|(with, _)| *with == job.with).or(Some((job.with, now.at)));
             if let Some(why) = hold {
+                self.expected = Some((now.at, Last::Wait));
                 return Some(Task::Wait(why));
             }
         }
         Some(match job.stage {
             JobStage::Queued | JobStage::Taken | JobStage::Lost => {
-                self.expected = None;
                 (job.stage, job.reason) = (JobStage::Taken, None);
                 match call.working == Some(job.job) {
                     true => Task::Wait("at work".to_owned()),
@@ -235,7 +234,7 @@ impl Machine {
     }
 
     /// Why it counts as lost from now on, if it does: nothing came that was expected.
-    pub(super) fn is_missed(&mut self, watch: Watch, now: Now) -> Option<String> {
+    pub(super) fn missed(&mut self, watch: Watch, now: Now) -> Option<String> {
         let (since, last) = self.expected.filter(|(since, _)| now.at.since(*since) > watch.boot_time)?;
         let job = self.record.job.as_mut()?;
         // What was seen before it begins says nothing of whether the machine comes.

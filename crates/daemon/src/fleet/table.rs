@@ -370,7 +370,7 @@ impl Table {
                 swept.due.push((*mac, job.power));
                 machine.expected = Some((now.at, Last::Power));
             }
-            swept.lost.extend(machine.is_missed(self.watch, now).map(|why| (*mac, why)));
+            swept.lost.extend(machine.missed(self.watch, now).map(|why| (*mac, why)));
         }
         self.changed.extend(swept.lost.iter().map(|(mac, _)| mac));
         self.changed.extend(swept.due.iter().map(|(mac, _)| mac));
