@@ -9,10 +9,11 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("proto", &["base"]),
     ("image", &["base", "disk"]),
     ("store", &["base", "image", "proto"]),
+    ("cluster", &["base", "proto"]),
     ("net", &["base", "image", "proto"]),
     ("mirror", &["base", "disk", "image", "net", "store"]),
-    ("daemon", &["base", "disk", "image", "mirror", "net", "store"]),
-    ("cli", &["base", "daemon", "disk", "image", "mirror", "net", "store"]),
+    ("daemon", &["base", "cluster", "disk", "image", "mirror", "net", "store"]),
+    ("cli", &["base", "cluster", "daemon", "disk", "image", "mirror", "net", "store"]),
 ];
 
 /// Crates that are not shipped: they may import every crate that they measure or drive.

@@ -1,0 +1,78 @@
+//! Where a cluster is, and with what it is joined.
+
+use std::fmt;
+
+use base::{Error, ErrorKind, Result};
+
+use crate::token::ClusterToken;
+
+/// The metadata service of a cluster, a group of objects there, and the token.
+#[derive(Debug, Clone)]
+pub struct ClusterAccess {
+    /// Addresses of instances of the metadata service: `http://10.0.0.1:7400`.
+    pub metadata: Vec<String>,
+    /// The group: one repository each.
+    pub group: u32,
+    /// The token.
+    pub token: ClusterToken,
+}
+
+impl ClusterAccess {
+    /// The access to `cluster://HOST:PORT[,HOST:PORT]…[/GROUP]`.
+    ///
+    /// # Errors
+    /// `Invalid` if `text` is no such location.
+    pub fn parse(text: &str, token: ClusterToken) -> Result<Self> {
+        let wrong = || {
+            let detail = "expected cluster://HOST:PORT[,HOST:PORT][/GROUP], with a group from 1 on";
+            Error::new(ErrorKind::Invalid, format!("`{}`: {detail}", text.escape_debug()))
+        };
+        let rest = text.strip_prefix("cluster://").ok_or_else(wrong)?;
+        let (hosts, group) = rest.split_once('/').unwrap_or((rest, "1"));
+        let group: u32 = group.parse().map_err(|_| wrong())?;
+        let is_host = |host: &str| {
+            let port = host.rsplit_once(':').map(|(name, port)| (!name.is_empty(), port.parse::<u16>()));
+            let plain = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte));
+            plain && matches!(port, Some((true, Ok(1..))))
+        };
+        if group == 0 || group == u32::MAX || !hosts.split(',').all(is_host) {
+            return Err(wrong());
+        }
+        let metadata = hosts.split(',').map(|host| format!("http://{host}")).collect();
+        Ok(Self { metadata, group, token })
+    }
+}
+
+impl fmt::Display for ClusterAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts: Vec<_> =
+            self.metadata.iter().map(|address| address.trim_start_matches("http://")).collect();
+        write!(f, "cluster://{}/{}", hosts.join(","), self.group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations_are_read() {
+        let token = ClusterToken::random().unwrap();
+        let access = ClusterAccess::parse("cluster://10.0.0.1:7400,meta-2:7400/7", token.clone()).unwrap();
+        assert_eq!(access.metadata, ["http://10.0.0.1:7400", "http://meta-2:7400"]);
+        assert_eq!((access.group, access.to_string().as_str()), (7, "cluster://10.0.0.1:7400,meta-2:7400/7"));
+        assert_eq!(ClusterAccess::parse("cluster://[::1]:7400", token.clone()).unwrap().group, 1);
+        for wrong in [
+            "cluster://",
+            "cluster://a",
+            "cluster://a:0",
+            "cluster://a:1/0",
+            "cluster://a:1/x",
+            "s3://a:1",
+            "cluster://a b:1",
+        ] {
+            let error = ClusterAccess::parse(wrong, token.clone()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{wrong}");
+        }
+    }
+}

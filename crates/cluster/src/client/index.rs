@@ -1,0 +1,299 @@
+//! Inserts entries into the index, and finds them. formats/cluster.md, section 3.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Instant;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use proto::cluster::{
+    BatchItem, DeviceId, Entry, Insertion, Map, SLOTS, Step, decode_batch, encode_batch, slot_of,
+};
+use reqwest::Method;
+
+use super::session::Session;
+use crate::clock::monotonic;
+use crate::device::slots_text;
+use crate::http::{Failure, Reply, send, send_for_bytes};
+use crate::problem::{Problem, Word};
+use crate::wire::MORE_HEADER;
+
+/// How long the index may refuse before a caller hears of it: longer than it takes to replace a device that died.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Wait before holders are asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Longest wait for one holder.
+const HOLDER_MAX: Duration = Duration::from_secs(5);
+/// Names in one request.
+pub(super) const BATCH: usize = 512;
+/// Entries in one answer of a listing.
+const PAGE: usize = 4096;
+
+/// One part of a listing: a device, and the slots that it answers for.
+#[derive(Debug, Clone)]
+pub(super) struct Share {
+    pub(super) device: DeviceId,
+    slots: String,
+}
+
+impl Session {
+    /// Inserts entries; returns when all holders have them.
+    pub(super) async fn insert(&self, entries: &[(String, Vec<u8>)]) -> Reply<()> {
+        for batch in entries.chunks(BATCH) {
+            self.insert_batch(batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn insert_batch(&self, entries: &[(String, Vec<u8>)]) -> Reply<()> {
+        let end = monotonic() + PATIENCE;
+        let mut entries = entries.to_vec();
+        loop {
+            match self.insert_stamped(&entries, end).await {
+                Err(Failure::Refused(Problem { word: Word::Stale, number: Some(newer), .. })) => {
+                    self.saw_stamp(newer);
+                    for (_, entry) in &mut entries {
+                        entry[..8].copy_from_slice(&self.stamp().to_le_bytes());
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn insert_stamped(&self, entries: &[(String, Vec<u8>)], end: Instant) -> Reply<()> {
+        let mut insertion = Insertion::new(entries.iter().map(|(name, _)| slot_of(name)).collect());
+        let mut last = Failure::Unreachable("the index has too few devices".to_owned());
+        loop {
+            let map = self.map();
+            match insertion.start(&map) {
+                Step::Done => return Ok(()),
+                Step::Send(requests) => {
+                    let mut answers: FuturesUnordered<_> = requests
+                        .into_iter()
+                        .map(|(device, chosen)| self.insert_at(&map, device, entries, chosen))
+                        .collect();
+                    let mut step = Step::Wait;
+                    while let Some((device, answer)) = answers.next().await {
+                        match answer {
+                            Ok(()) => step = insertion.acknowledged(device, map.epoch),
+                            Err(failure) if failure.word() == Some(Word::Stale) => return Err(failure),
+                            Err(failure) => last = failure,
+                        }
+                    }
+                    if step == Step::Done {
+                        return Ok(());
+                    }
+                }
+                Step::Wait | Step::NeedMap => {}
+            }
+            self.rest(&map, end).await.map_err(|()| std::mem::replace(&mut last, nothing()))?;
+        }
+    }
+
+    async fn insert_at(
+        &self,
+        map: &Map,
+        device: DeviceId,
+        entries: &[(String, Vec<u8>)],
+        chosen: Vec<usize>,
+    ) -> (DeviceId, Reply<()>) {
+        let item = |&at: &usize| BatchItem {
+            group: self.group(),
+            name: entries[at].0.clone(),
+            entry: entries[at].1.clone(),
+        };
+        let items: Vec<_> = chosen.iter().map(item).collect();
+        let request = self.to_device(map, device, Method::POST, "index", None);
+        let answer = send(request.body(encode_batch(&items)).timeout(HOLDER_MAX)).await;
+        (device, answer.map(drop))
+    }
+
+    /// Gets the map again, after a pause if it is the same. `Err` if the time is over.
+    async fn rest(&self, map: &Map, end: Instant) -> Result<(), ()> {
+        if monotonic() > end {
+            return Err(());
+        }
+        // Also without an answer the old map may do again: a holder came back.
+        let _ = self.renew(map.epoch).await;
+        if self.map().epoch == map.epoch {
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// The entries of names, in their order; `None` for one that is not stored.
+    pub(super) async fn find(&self, names: &[String]) -> Reply<Vec<Option<Entry>>> {
+        let end = monotonic() + PATIENCE;
+        let mut found: Vec<Option<Option<Entry>>> = vec![None; names.len()];
+        let mut last = Failure::Unreachable("no device answers for this part of the index".to_owned());
+        let mut turn = 0;
+        loop {
+            let map = self.map();
+            for (device, chosen) in self.questions(&map, names, &found, turn) {
+                match self.find_at(&map, device, names, &chosen).await {
+                    Ok(entries) => {
+                        chosen.iter().zip(entries).for_each(|(&at, entry)| found[at] = Some(entry))
+                    }
+                    Err(failure) => {
+                        if matches!(failure, Failure::Unreachable(_)) {
+                            self.suspect(device);
+                        }
+                        last = failure;
+                    }
+                }
+            }
+            if found.iter().all(Option::is_some) {
+                return Ok(found.into_iter().map(Option::unwrap_or_default).collect());
+            }
+            turn += 1;
+            // Other holders first; after all of them, the map.
+            if turn % map.holders_wanted() == 0 {
+                self.rest(&map, end).await.map_err(|()| std::mem::replace(&mut last, nothing()))?;
+            }
+        }
+    }
+
+    /// Which device to ask for which names, those that are found left out. Another `turn` asks other holders.
+    fn questions(
+        &self,
+        map: &Map,
+        names: &[String],
+        found: &[Option<Option<Entry>>],
+        turn: usize,
+    ) -> BTreeMap<DeviceId, Vec<usize>> {
+        let mut questions: BTreeMap<DeviceId, Vec<usize>> = BTreeMap::new();
+        for (at, name) in names.iter().enumerate().filter(|(at, _)| found[*at].is_none()) {
+            if let Some(device) = self.holder(map, slot_of(name), turn) {
+                questions.entry(device).or_default().push(at);
+            }
+        }
+        questions
+    }
+
+    /// A ready holder of a slot that should be asked.
+    fn holder(&self, map: &Map, slot: usize, turn: usize) -> Option<DeviceId> {
+        let ready: Vec<_> =
+            map.holders(slot).iter().filter(|holder| holder.ready).map(|holder| holder.device).collect();
+        let trusted: Vec<_> = ready.iter().copied().filter(|&device| self.is_trusted(map, device)).collect();
+        let choice = if trusted.is_empty() { ready } else { trusted };
+        // The slot spreads the load over the holders.
+        (!choice.is_empty()).then(|| choice[(slot + turn) % choice.len()])
+    }
+
+    async fn find_at(
+        &self,
+        map: &Map,
+        device: DeviceId,
+        names: &[String],
+        chosen: &[usize],
+    ) -> Reply<Vec<Option<Entry>>> {
+        let item =
+            |&at: &usize| BatchItem { group: self.group(), name: names[at].clone(), entry: Vec::new() };
+        let items: Vec<_> = chosen.iter().map(item).collect();
+        let request = self.to_device(map, device, Method::POST, "index/get", None);
+        let body = send_for_bytes(request.body(encode_batch(&items)).timeout(HOLDER_MAX)).await?;
+        let answer = decode_batch(&body).filter(|answer| answer.len() == items.len()).ok_or_else(no_batch)?;
+        Ok(answer.iter().map(|item| stored(&item.entry)).collect())
+    }
+
+    /// Who answers for which slots of a listing. Fails if a slot has no ready holder that answers.
+    pub(super) fn shares(&self, map: &Map) -> Reply<Vec<Share>> {
+        let mut slots: BTreeMap<DeviceId, Vec<usize>> = BTreeMap::new();
+        if !map.slots.is_empty() {
+            for slot in 0..SLOTS {
+                let device = self.holder(map, slot, 0).ok_or_else(|| {
+                    Failure::Unreachable(format!("no device answers for slot {slot} of the index"))
+                })?;
+                slots.entry(device).or_default().push(slot);
+            }
+        }
+        Ok(slots.into_iter().map(|(device, slots)| Share { device, slots: slots_text(&slots) }).collect())
+    }
+
+    /// A page of a listing: names and entries behind `after`, and whether there are more.
+    pub(super) async fn page(
+        &self,
+        map: &Map,
+        share: &Share,
+        prefix: &str,
+        after: &str,
+    ) -> Reply<(Vec<(String, Entry)>, bool)> {
+        let query = [
+            ("group", self.group().to_string()),
+            ("slots", share.slots.clone()),
+            ("prefix", prefix.to_owned()),
+            ("after", after.to_owned()),
+            ("limit", PAGE.to_string()),
+        ];
+        let request = self.to_device(map, share.device, Method::GET, "index", None).query(&query);
+        let answer = send(request.timeout(HOLDER_MAX)).await?;
+        let more = answer.headers().get(MORE_HEADER).is_some_and(|more| more == "true");
+        let body = answer.bytes().await.map_err(|error| Failure::Unreachable(error.to_string()))?;
+        let items = decode_batch(&body).ok_or_else(no_batch)?;
+        let entry = |item: BatchItem| stored(&item.entry).map(|entry| (item.name, entry));
+        Ok((items.into_iter().filter_map(entry).collect(), more))
+    }
+
+    /// Lists all names that begin with `prefix`, by name. The whole listing is under one map: a device that changes it
+    /// meanwhile refuses, and the listing begins again.
+    pub(super) async fn list(self: &Arc<Self>, prefix: &str) -> Reply<BTreeMap<String, Entry>> {
+        let end = monotonic() + PATIENCE;
+        loop {
+            let map = self.map();
+            match self.list_under(&map, prefix).await {
+                Ok(found) => return Ok(found),
+                Err(failure) => self.rest(&map, end).await.map_err(|()| failure)?,
+            }
+        }
+    }
+
+    async fn list_under(&self, map: &Map, prefix: &str) -> Reply<BTreeMap<String, Entry>> {
+        let mut found = BTreeMap::new();
+        let mut shares: FuturesUnordered<_> =
+            self.shares(map)?.into_iter().map(|share| self.list_share(map, share, prefix)).collect();
+        while let Some(part) = shares.next().await {
+            found.extend(part?);
+        }
+        Ok(found)
+    }
+
+    async fn list_share(&self, map: &Map, share: Share, prefix: &str) -> Reply<HashMap<String, Entry>> {
+        let mut found = HashMap::new();
+        let mut after = String::new();
+        loop {
+            let page = self.page(map, &share, prefix, &after).await;
+            if let Err(Failure::Unreachable(_)) = &page {
+                self.suspect(share.device);
+            }
+            let (items, more) = page?;
+            let Some((last, _)) = items.last() else { return Ok(found) };
+            after.clone_from(last);
+            found.extend(items);
+            if !more {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// The entry in an answer, unless the name is not there or was deleted.
+fn stored(entry: &[u8]) -> Option<Entry> {
+    Entry::decode(entry).ok().filter(|entry| entry.bytes.is_some())
+}
+
+fn no_batch() -> Failure {
+    Failure::Unreachable("the answer is no batch of names".to_owned())
+}
+
+fn nothing() -> Failure {
+    Failure::Unreachable(String::new())
+}
+
+/// Whether a failure says that another map, or other capabilities, may help.
+pub(super) fn wants_renewal(failure: &Failure) -> bool {
+    matches!(
+        failure.word(),
+        Some(Word::Epoch | Word::Capability | Word::Expired | Word::NotReady | Word::NoLease)
+    )
+}

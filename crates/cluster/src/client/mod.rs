@@ -1,0 +1,126 @@
+//! The client of a cluster: stripes what it stores over devices, computes parity, reads from any k components of a
+//! segment, and keeps names in the index. It implements `object_store`. formats/cluster.md.
+//!
+//! - `session` the map, capabilities, the lease
+//! - `index` inserts and finds entries
+//! - `form` lays out runs and computes parity
+//! - `write` drives `proto::cluster::Writer`
+//! - `fetch` reads ranges of runs, also without some components
+//! - `read` reads contents by their entries; caches runs
+//! - `records` names that only one client can create
+//! - `names` what `store` asks for, over these
+//! - `object_store` the trait
+
+mod access;
+mod errors;
+mod fetch;
+mod form;
+mod index;
+mod multipart;
+mod names;
+mod object_store;
+mod read;
+mod records;
+mod session;
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Result};
+use tokio::runtime::{Builder, Runtime};
+
+pub use access::ClusterAccess;
+
+use crate::wire::ClusterStatus;
+use read::Reads;
+use session::Session;
+use write::Writes;
+
+/// Threads that drive connections, compute parity and verify.
+const THREADS: usize = 2;
+/// Longest wait for segments to be sealed at the end. What is left open, the metadata service seals later.
+const FAREWELL_MAX: Duration = Duration::from_secs(5);
+
+/// A group of objects in a cluster: what a repository lies in.
+pub struct Cluster {
+    parts: Arc<Parts>,
+    runtime: Option<Runtime>,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cluster({})", self.parts.name)
+    }
+}
+
+/// What the tasks of a client share.
+struct Parts {
+    name: String,
+    session: Arc<Session>,
+    writes: Writes,
+    reads: Reads,
+}
+
+impl Cluster {
+    /// Joins the cluster.
+    ///
+    /// # Errors
+    /// `Unreachable` if no metadata service answers, `Denied` if the token is wrong.
+    pub fn open(access: &ClusterAccess) -> Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("cluster")
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(|error| Error::from_io("start the threads that talk to the cluster", error))?;
+        let opening = open(access.clone());
+        let (answer, opened) = std::sync::mpsc::channel();
+        runtime.spawn(async move { answer.send(opening.await) });
+        let parts =
+            opened.recv().map_err(|_| Error::new(ErrorKind::Io, "join the cluster: a thread failed"))??;
+        Ok(Self { parts, runtime: Some(runtime) })
+    }
+
+    /// What the cluster says of itself, without joining it.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn status(access: &ClusterAccess) -> Result<ClusterStatus> {
+        let failed = |error| Error::from_io("start a thread that talks to the cluster", error);
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
+        let status = runtime.block_on(session::status(access))?;
+        status.map_err(|failure| failure.into_error(&format!("ask the cluster at {access}")))
+    }
+
+    /// Runs work of the client on its own threads, whoever waits for it.
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> tokio::task::JoinHandle<T> {
+        self.runtime.as_ref().expect("it is taken when dropped").spawn(work)
+    }
+}
+
+async fn open(access: ClusterAccess) -> Result<Arc<Parts>> {
+    let name = access.to_string();
+    let session = Session::open(access).await?;
+    let writes = Writes::start(Arc::clone(&session));
+    Ok(Arc::new(Parts { name, reads: Reads::default(), writes, session }))
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        let (answer, ended) = std::sync::mpsc::channel();
+        let parts = Arc::clone(&self.parts);
+        runtime.spawn(async move {
+            parts.writes.finish().await;
+            answer.send(())
+        });
+        let _ = ended.recv_timeout(FAREWELL_MAX);
+        // The caller may be in async code, where waiting for the threads is not allowed.
+        runtime.shutdown_background();
+    }
+}

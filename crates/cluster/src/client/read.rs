@@ -1,0 +1,241 @@
+//! Reads contents by their entries. Runs that are read in order are fetched whole and kept for a while, with the names
+//! in their directories: small contents that were stored together are mostly read together.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use proto::cluster::{DeviceId, Entry, ObjectId, Piece, Run, Width, checksum, decode_directory};
+use reqwest::Method;
+use serde::Deserialize;
+use tokio::sync::OnceCell;
+
+use super::fetch::{Durations, Layout, fetch};
+use super::session::Session;
+use crate::http::{Failure, Reply, get_json};
+use crate::problem::{Problem, Word};
+use crate::wire::Segment;
+
+/// Longest run, in bytes of content, that is fetched whole for one piece of it.
+const WHOLE_RUN_MAX: u64 = 8 << 20;
+/// Bytes of runs that are kept.
+const KEPT_BYTES: u64 = 96 << 20;
+/// Runs that were read from lately.
+const RECENT: usize = 16;
+/// Layouts that are remembered.
+const LAYOUTS_MAX: usize = 65_536;
+
+/// What a client remembers of what it read.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    layouts: Mutex<HashMap<u64, Arc<Layout>>>,
+    kept: Mutex<Kept>,
+    durations: Durations,
+}
+
+type RunKey = (u64, u64);
+
+#[derive(Debug, Default)]
+struct Kept {
+    runs: HashMap<RunKey, Arc<OnceCell<Arc<WholeRun>>>>,
+    order: VecDeque<(RunKey, u64)>,
+    bytes: u64,
+    /// Whole contents in kept runs, by name.
+    names: HashMap<String, (RunKey, Entry)>,
+    recent: VecDeque<(u64, Run)>,
+}
+
+#[derive(Debug)]
+struct WholeRun {
+    content: Bytes,
+}
+
+impl Reads {
+    /// The content of a name, if a run that is kept has it.
+    pub(super) fn at_hand(&self, name: &str) -> Option<Entry> {
+        self.kept.lock().names.get(name).map(|(_, entry)| entry.clone())
+    }
+
+    /// A name was stored anew or deleted: what is kept of it is old.
+    pub(super) fn forget(&self, name: &str) {
+        self.kept.lock().names.remove(name);
+    }
+
+    /// Reads `range` of the content that `entry` describes.
+    pub(super) async fn read(
+        &self,
+        session: &Arc<Session>,
+        entry: &Entry,
+        range: Range<u64>,
+    ) -> Reply<Bytes> {
+        let mut parts = Vec::new();
+        let mut from = 0;
+        for piece in &entry.pieces {
+            let to = from + u64::from(piece.length);
+            let (first, behind) = (range.start.max(from), range.end.min(to));
+            if first < behind {
+                parts.push((*piece, first - from..behind - from));
+            }
+            from = to;
+        }
+        if let [(piece, range)] = parts.as_slice() {
+            return self.piece(session, *piece, range.clone()).await;
+        }
+        let reads: Vec<_> =
+            parts.into_iter().map(|(piece, range)| self.piece(session, piece, range)).collect();
+        let mut whole = BytesMut::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
+        // Few at a time: each of them asks as many devices as a segment has data components.
+        let mut reads = futures::stream::StreamExt::buffered(futures::stream::iter(reads), 2);
+        while let Some(part) = futures::stream::StreamExt::next(&mut reads).await {
+            whole.extend_from_slice(&part?);
+        }
+        Ok(whole.freeze())
+    }
+
+    async fn piece(&self, session: &Arc<Session>, piece: Piece, range: Range<u64>) -> Reply<Bytes> {
+        let piece = &piece;
+        let offset = u64::from(piece.offset);
+        let in_run = offset + range.start..offset + range.end;
+        let bytes = match self.kept_run(piece) {
+            Some(cell) => {
+                let run = cell.get_or_try_init(|| self.whole_run(session, piece)).await?;
+                let slice = usize::try_from(in_run.start).ok().zip(usize::try_from(in_run.end).ok());
+                let (from, to) =
+                    slice.filter(|&(_, to)| to <= run.content.len()).ok_or_else(|| damaged(piece))?;
+                run.content.slice(from..to)
+            }
+            None => self.fetch(session, piece, in_run).await?,
+        };
+        let is_whole = range.start == 0 && range.end == u64::from(piece.length);
+        if is_whole && checksum(&bytes) != piece.sum {
+            return Err(damaged(piece));
+        }
+        Ok(bytes)
+    }
+
+    /// The place of the run of `piece` among those that are kept, if it is there or belongs there.
+    fn kept_run(&self, piece: &Piece) -> Option<Arc<OnceCell<Arc<WholeRun>>>> {
+        let content = piece.run.content_bytes(piece.width);
+        if content > WHOLE_RUN_MAX {
+            return None;
+        }
+        let key = (piece.segment, piece.run.at);
+        let mut kept = self.kept.lock();
+        if let Some(cell) = kept.runs.get(&key) {
+            return Some(Arc::clone(cell));
+        }
+        let in_order = kept.recent.iter().any(|(segment, run)| {
+            *segment == piece.segment && (*run == piece.run || run.end() == piece.run.at)
+        });
+        if kept.recent.len() == RECENT {
+            kept.recent.pop_front();
+        }
+        kept.recent.push_back((piece.segment, piece.run));
+        if !in_order {
+            return None;
+        }
+        while kept.bytes + content > KEPT_BYTES {
+            let Some((oldest, bytes)) = kept.order.pop_front() else { break };
+            kept.runs.remove(&oldest);
+            kept.names.retain(|_, (key, _)| *key != oldest);
+            kept.bytes -= bytes;
+        }
+        let cell = Arc::new(OnceCell::new());
+        kept.runs.insert(key, Arc::clone(&cell));
+        kept.order.push_back((key, content));
+        kept.bytes += content;
+        Some(cell)
+    }
+
+    /// Fetches a run, and learns the names in it.
+    async fn whole_run(&self, session: &Arc<Session>, piece: &Piece) -> Reply<Arc<WholeRun>> {
+        let (run, width) = (piece.run, piece.width);
+        let content = self.fetch(session, piece, 0..run.content_bytes(width)).await?;
+        if let Some((items, _)) = decode_directory(&content) {
+            let key = (piece.segment, run.at);
+            let mut kept = self.kept.lock();
+            for item in items.into_iter().filter(|item| item.whole == u64::from(item.length)) {
+                let (offset, length, sum) = (item.offset, item.length, item.sum);
+                let place = Piece { segment: piece.segment, run, width, offset, length, sum };
+                let entry = Entry { stamp: item.stamp, bytes: Some(item.whole), pieces: vec![place] };
+                kept.names.insert(item.name, (key, entry));
+            }
+        }
+        Ok(Arc::new(WholeRun { content }))
+    }
+
+    async fn fetch(&self, session: &Arc<Session>, piece: &Piece, range: Range<u64>) -> Reply<Bytes> {
+        let layout = self.layout(session, piece.segment).await?;
+        match fetch(session, &self.durations, &layout, piece.run, range.clone()).await {
+            Ok(bytes) => Ok(bytes),
+            // Perhaps components were rebuilt elsewhere.
+            Err(failure) => {
+                self.layouts.lock().remove(&piece.segment);
+                let newer = self.layout(session, piece.segment).await?;
+                if newer == layout {
+                    return Err(failure);
+                }
+                fetch(session, &self.durations, &newer, piece.run, range).await
+            }
+        }
+    }
+
+    async fn layout(&self, session: &Arc<Session>, segment: u64) -> Reply<Arc<Layout>> {
+        if let Some(layout) = self.layouts.lock().get(&segment) {
+            return Ok(Arc::clone(layout));
+        }
+        let layout = match session.get::<Segment>(&format!("segments/{segment}")).await {
+            Ok(found) => layout(segment, found.k, found.m, found.devices),
+            // The devices know it, too.
+            Err(Failure::Unreachable(why)) => {
+                ask_devices(session, segment).await.ok_or(Failure::Unreachable(why))?
+            }
+            Err(failure) => return Err(failure),
+        };
+        let layout = layout.ok_or_else(|| Failure::Unreachable(format!("segment {segment} has no width")))?;
+        let mut layouts = self.layouts.lock();
+        if layouts.len() >= LAYOUTS_MAX {
+            layouts.clear();
+        }
+        layouts.insert(segment, Arc::clone(&layout));
+        Ok(layout)
+    }
+}
+
+fn layout(segment: u64, k: u8, m: u8, devices: Vec<DeviceId>) -> Option<Arc<Layout>> {
+    let width = Width::new(k, m).filter(|width| devices.len() == usize::from(width.components()))?;
+    Some(Arc::new(Layout { segment, width, devices }))
+}
+
+/// What the creator of a component gave it as its attribute.
+#[derive(Debug, Deserialize)]
+struct Told {
+    segment: u64,
+    k: u8,
+    m: u8,
+    devices: Vec<DeviceId>,
+}
+
+/// Asks one device after the other for the layout of a segment.
+async fn ask_devices(session: &Session, segment: u64) -> Option<Option<Arc<Layout>>> {
+    let map = session.map();
+    let id = ObjectId { group: session.group(), number: segment };
+    for device in map.reachable() {
+        let path = format!("objects/{id}/attributes");
+        let request = session.to_device(&map, device.device, Method::GET, &path, None);
+        let Ok(pages) = get_json::<serde_json::Value>(request).await else { continue };
+        let told =
+            pages["256"]["0"]["text"].as_str().and_then(|text| serde_json::from_str::<Told>(text).ok());
+        if let Some(told) = told.filter(|told| told.segment == segment) {
+            return Some(layout(segment, told.k, told.m, told.devices));
+        }
+    }
+    None
+}
+
+fn damaged(piece: &Piece) -> Failure {
+    let detail = format!("what was read of segment {} at {} is damaged", piece.segment, piece.run.at);
+    Failure::Refused(Problem::new(Word::Damaged, detail))
+}

@@ -1,0 +1,225 @@
+//! What a client knows of its cluster: the map, its capabilities, its lease; and how it speaks to devices.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::{Instant, Result};
+use parking_lot::{Mutex, RwLock};
+use proto::cluster::{DeviceId, Map, State};
+use reqwest::{Client, Method, RequestBuilder};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::access::ClusterAccess;
+use crate::clock::{monotonic, system_ns};
+use crate::http::{Failure, Reply, send_json};
+use crate::wire::{CAPABILITY_HEADER, ClientAnswer, ClientRequest, ClusterStatus, EPOCH_HEADER};
+
+/// Longest wait for an answer of the metadata service.
+const METADATA_MAX: Duration = Duration::from_secs(10);
+/// A device that failed is asked last for so long.
+const SUSPECT_FOR: Duration = Duration::from_secs(3);
+/// The map is not fetched again within this time, whoever wants a newer one.
+const RENEW_PAUSE: Duration = Duration::from_millis(50);
+
+/// The client's place in its cluster.
+pub(super) struct Session {
+    access: ClusterAccess,
+    pub(super) http: Client,
+    known: RwLock<Known>,
+    /// One renewal at a time; when the last one ended.
+    renewing: tokio::sync::Mutex<Instant>,
+    suspects: Mutex<HashMap<DeviceId, Instant>>,
+    last_stamp: AtomicU64,
+}
+
+struct Known {
+    client: u64,
+    lease: Duration,
+    map: Arc<Map>,
+    capabilities: Arc<BTreeMap<DeviceId, String>>,
+}
+
+impl Session {
+    pub(super) async fn open(access: ClusterAccess) -> Result<Arc<Self>> {
+        let http = crate::http::client()?;
+        let request = ClientRequest { group: access.group };
+        let answer: ClientAnswer = ask(&http, &access, "clients", &request)
+            .await
+            .map_err(|failure| failure.into_error(&format!("join the cluster at {access}")))?;
+        let session = Arc::new(Self {
+            access,
+            http,
+            known: RwLock::new(Known {
+                client: answer.client,
+                lease: Duration::from_millis(answer.lease_ms),
+                map: Arc::new(answer.map),
+                capabilities: Arc::new(answer.capabilities),
+            }),
+            renewing: tokio::sync::Mutex::new(Instant::ZERO),
+            suspects: Mutex::default(),
+            last_stamp: AtomicU64::new(0),
+        });
+        let weak = Arc::downgrade(&session);
+        tokio::spawn(async move {
+            loop {
+                let Some(session) = weak.upgrade() else { return };
+                let wait = session.known.read().lease / 3;
+                drop(session);
+                tokio::time::sleep(wait).await;
+                let Some(session) = weak.upgrade() else { return };
+                // Without the metadata service everything goes on that needs no new capability.
+                let _ = session.renew(0).await;
+            }
+        });
+        Ok(session)
+    }
+
+    pub(super) fn group(&self) -> u32 {
+        self.access.group
+    }
+
+    pub(super) fn client(&self) -> u64 {
+        self.known.read().client
+    }
+
+    pub(super) fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.known.read().map)
+    }
+
+    /// Renews the lease, and gets the map and new capabilities, unless the map is newer than `than` already and nobody
+    /// needs more: 0 renews in any case.
+    pub(super) async fn renew(&self, than: u64) -> Reply<()> {
+        let mut last = self.renewing.lock().await;
+        if than > 0 && self.map().epoch > than {
+            return Ok(());
+        }
+        let rest = RENEW_PAUSE.saturating_sub(monotonic().since(*last));
+        tokio::time::sleep(rest).await;
+        let path = format!("clients/{}/renew", self.client());
+        let answer: Reply<ClientAnswer> = self.ask(&path, &ClientRequest { group: self.group() }).await;
+        *last = monotonic();
+        let answer = answer?;
+        let mut known = self.known.write();
+        known.lease = Duration::from_millis(answer.lease_ms);
+        if answer.map.epoch >= known.map.epoch {
+            known.map = Arc::new(answer.map);
+        }
+        known.capabilities = Arc::new(answer.capabilities);
+        Ok(())
+    }
+
+    /// Asks the metadata service, each instance in turn.
+    pub(super) async fn ask<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Reply<T> {
+        ask(&self.http, &self.access, path, body).await
+    }
+
+    /// A request to the metadata service without an answer that matters.
+    pub(super) async fn tell(&self, method: Method, path: &str, body: &impl Serialize) -> Reply<()> {
+        let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
+        for address in &self.access.metadata {
+            let request = to(&self.http, &self.access, method.clone(), address, path);
+            let text = serde_json::to_vec(body).expect("bodies are plain data");
+            let request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(text);
+            match crate::http::send(request).await {
+                Err(failure @ Failure::Unreachable(_)) => last = failure,
+                answer => return answer.map(drop),
+            }
+        }
+        Err(last)
+    }
+
+    /// A question to the metadata service.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Reply<T> {
+        get(&self.http, &self.access, path).await
+    }
+
+    /// A request to a device, under this map. `capability` stands in for the client's own.
+    pub(super) fn to_device(
+        &self,
+        map: &Map,
+        device: DeviceId,
+        method: Method,
+        path: &str,
+        capability: Option<&str>,
+    ) -> RequestBuilder {
+        let address = map.device(device).map_or("http://unknown.invalid", |device| device.address.as_str());
+        let request = self.http.request(method, format!("{address}/device/v1/{path}"));
+        let own = Arc::clone(&self.known.read().capabilities);
+        let capability = capability.or_else(|| own.get(&device).map(String::as_str)).unwrap_or_default();
+        request.header(CAPABILITY_HEADER, capability).header(EPOCH_HEADER, map.epoch)
+    }
+
+    /// A stamp that is larger than all before, and that no other client makes.
+    pub(super) fn stamp(&self) -> u64 {
+        let own = self.client() & 0x3ff;
+        let next = |last: u64| {
+            let now = system_ns() & !0x3ff;
+            now.max((last & !0x3ff) + 0x400) | own
+        };
+        let mut last = self.last_stamp.load(Ordering::Relaxed);
+        loop {
+            let stamp = next(last);
+            match self.last_stamp.compare_exchange_weak(last, stamp, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return stamp,
+                Err(newer) => last = newer,
+            }
+        }
+    }
+
+    /// Another client made this stamp: what comes from here on is larger.
+    pub(super) fn saw_stamp(&self, stamp: u64) {
+        self.last_stamp.fetch_max(stamp, Ordering::Relaxed);
+    }
+
+    /// A device failed: others are asked first for a while.
+    pub(super) fn suspect(&self, device: DeviceId) {
+        self.suspects.lock().insert(device, monotonic() + SUSPECT_FOR);
+    }
+
+    /// Whether a device should be asked.
+    pub(super) fn is_trusted(&self, map: &Map, device: DeviceId) -> bool {
+        let answers =
+            map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining));
+        answers && self.suspects.lock().get(&device).is_none_or(|&until| until < monotonic())
+    }
+}
+
+fn to(http: &Client, access: &ClusterAccess, method: Method, address: &str, path: &str) -> RequestBuilder {
+    let request = http.request(method, format!("{address}/metadata/v1/{path}"));
+    request.bearer_auth(access.token.as_str()).timeout(METADATA_MAX)
+}
+
+async fn ask<T: DeserializeOwned>(
+    http: &Client,
+    access: &ClusterAccess,
+    path: &str,
+    body: &impl Serialize,
+) -> Reply<T> {
+    let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
+    for address in &access.metadata {
+        match send_json(to(http, access, Method::POST, address, path), body).await {
+            Err(failure @ Failure::Unreachable(_)) => last = failure,
+            answer => return answer,
+        }
+    }
+    Err(last)
+}
+
+async fn get<T: DeserializeOwned>(http: &Client, access: &ClusterAccess, path: &str) -> Reply<T> {
+    let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
+    for address in &access.metadata {
+        match crate::http::get_json(to(http, access, Method::GET, address, path)).await {
+            Err(failure @ Failure::Unreachable(_)) => last = failure,
+            answer => return answer,
+        }
+    }
+    Err(last)
+}
+
+/// The status of the cluster.
+pub(super) async fn status(access: &ClusterAccess) -> Result<Reply<ClusterStatus>> {
+    Ok(get(&crate::http::client()?, access, "status").await)
+}

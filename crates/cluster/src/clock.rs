@@ -1,0 +1,23 @@
+//! The clocks of drivers.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Nanoseconds since 1970.
+#[allow(clippy::disallowed_methods, reason = "this is where drivers read the clock")]
+pub(crate) fn system_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Seconds since 1970.
+pub(crate) fn system_s() -> u64 {
+    system_ns() / 1_000_000_000
+}
+
+/// The time of the monotonic clock, from an origin of the kernel's.
+#[allow(clippy::disallowed_methods, reason = "this is where drivers read the clock")]
+pub(crate) fn monotonic() -> base::Instant {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or(0));
+    base::Instant::ZERO + seconds + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or(0))
+}

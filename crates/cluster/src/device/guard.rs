@@ -1,0 +1,190 @@
+//! Who may do what on this device now: capability, epoch of the map, and the device's own lease.
+//! formats/cluster.md, sections 4 and 5.
+
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use base::Instant;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use parking_lot::RwLock;
+use proto::cluster::{Capability, DeviceId, DeviceKey, Flaw, Map, Request, State};
+use tokio::sync::watch;
+
+use crate::clock::{monotonic, system_s};
+use crate::problem::{Answer, Problem, Word};
+use crate::wire::{CAPABILITY_HEADER, EPOCH_HEADER};
+
+/// How long a request waits for the map that its sender has already.
+const MAP_WAIT: Duration = Duration::from_secs(2);
+
+/// What the device knows of its cluster.
+#[derive(Debug)]
+pub(super) struct Guard {
+    member: RwLock<Member>,
+    /// The epoch of the map, for those that wait for it.
+    epoch: watch::Sender<u64>,
+    /// The newest epoch that a request named: the agent fetches the map.
+    seen: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Member {
+    device: Option<DeviceId>,
+    key: Option<(DeviceKey, u32)>,
+    map: Option<Map>,
+    lease_end: Instant,
+}
+
+/// What a command that was let in may do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Permit {
+    /// The fence of its capability.
+    pub(super) fence: u32,
+}
+
+/// Whether a command changes anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    Reads,
+    Changes,
+}
+
+impl Guard {
+    pub(super) fn new(map: Option<Map>) -> Self {
+        let epoch = map.as_ref().map_or(0, |map| map.epoch);
+        Self {
+            member: RwLock::new(Member { map, ..Member::default() }),
+            epoch: watch::Sender::new(epoch),
+            seen: watch::Sender::new(epoch),
+        }
+    }
+
+    /// Lets a command in, or says why not.
+    pub(super) async fn admit(
+        &self,
+        headers: &HeaderMap,
+        request: Request,
+        effect: Effect,
+    ) -> Answer<Permit> {
+        let capability = self.capability(headers)?;
+        capability.allows(&request, system_s()).map_err(refused)?;
+        self.same_epoch(headers).await?;
+        if effect == Effect::Changes && !self.has_lease() {
+            let detail = "the device has not heard from the metadata service, and takes no change meanwhile";
+            return Err(Problem::new(Word::NoLease, detail));
+        }
+        Ok(Permit { fence: capability.fence })
+    }
+
+    fn capability(&self, headers: &HeaderMap) -> Answer<Capability> {
+        let unknown = || {
+            let detail = "the capability is missing or forged, for another device, or revoked";
+            Problem::new(Word::Capability, detail)
+        };
+        let text = headers.get(CAPABILITY_HEADER).ok_or_else(unknown)?;
+        let bytes = BASE64.decode(text.as_bytes()).map_err(|_| unknown())?;
+        let member = self.member.read();
+        let (Some(device), Some((key, key_epoch))) = (member.device, &member.key) else {
+            return Err(Problem::new(Word::NoLease, "the device has not joined its cluster yet"));
+        };
+        Capability::unseal(&bytes, key, device, *key_epoch).map_err(refused)
+    }
+
+    /// Refuses an older epoch, and waits a moment for a newer one.
+    async fn same_epoch(&self, headers: &HeaderMap) -> Answer<()> {
+        let sent = headers.get(EPOCH_HEADER).and_then(|epoch| epoch.to_str().ok()?.parse::<u64>().ok());
+        let sent =
+            sent.ok_or_else(|| Problem::new(Word::Invalid, format!("the header {EPOCH_HEADER} is missing")))?;
+        let own = self.epoch();
+        if sent < own {
+            let detail = format!("the sender's map has epoch {sent}, the device's {own}");
+            return Err(Problem::new(Word::Epoch, detail).with_number(own));
+        }
+        if sent > own {
+            self.seen.send_if_modified(|seen| std::mem::replace(seen, sent.max(*seen)) < sent);
+            let mut epoch = self.epoch.subscribe();
+            let wait = tokio::time::timeout(MAP_WAIT, epoch.wait_for(|&epoch| epoch >= sent));
+            if !matches!(wait.await, Ok(Ok(_))) {
+                let detail = format!("the device could not get the map of epoch {sent} in time");
+                return Err(Problem::new(Word::NoLease, detail));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        *self.epoch.borrow()
+    }
+
+    /// The epochs of the maps that are followed.
+    pub(super) fn epochs(&self) -> watch::Receiver<u64> {
+        self.epoch.subscribe()
+    }
+
+    /// The newest epoch that a request named.
+    pub(super) fn seen(&self) -> watch::Receiver<u64> {
+        self.seen.subscribe()
+    }
+
+    pub(super) fn has_lease(&self) -> bool {
+        monotonic() < self.member.read().lease_end
+    }
+
+    pub(super) fn device(&self) -> Option<DeviceId> {
+        self.member.read().device
+    }
+
+    pub(super) fn map(&self) -> Option<Map> {
+        self.member.read().map.clone()
+    }
+
+    /// Whether this device holds the slot; with `ready`, whether it knows everything of it.
+    pub(super) fn holds(&self, slot: usize, ready: bool) -> bool {
+        let member = self.member.read();
+        let (Some(device), Some(map)) = (member.device, &member.map) else { return false };
+        map.holders(slot).iter().any(|holder| holder.device == device && (holder.ready || !ready))
+    }
+
+    /// Whether the map counts this device among those that answer.
+    pub(super) fn is_counted(&self) -> bool {
+        let member = self.member.read();
+        let (Some(device), Some(map)) = (member.device, &member.map) else { return false };
+        map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
+    }
+
+    /// The device is this one, and its capabilities are made with this key.
+    pub(super) fn joined(&self, device: DeviceId, key: DeviceKey, key_epoch: u32) {
+        let mut member = self.member.write();
+        member.device = Some(device);
+        member.key = Some((key, key_epoch));
+    }
+
+    /// The lease lasts until `end`.
+    pub(super) fn renewed(&self, end: Instant) {
+        self.member.write().lease_end = end;
+    }
+
+    /// Follows this map from now on.
+    pub(super) fn follow(&self, map: Map) {
+        let epoch = map.epoch;
+        self.member.write().map = Some(map);
+        self.epoch.send_replace(epoch);
+    }
+}
+
+fn refused(flaw: Flaw) -> Problem {
+    match flaw {
+        Flaw::Unknown => {
+            let detail = "the capability is missing or forged, for another device, or revoked";
+            Problem::new(Word::Capability, detail)
+        }
+        Flaw::Expired(at) => {
+            Problem::new(Word::Expired, format!("the capability ended at second {at} since 1970"))
+        }
+        Flaw::Narrower => {
+            let detail = "the capability does not allow this command, object or range";
+            Problem::new(Word::Rights, detail)
+        }
+    }
+}

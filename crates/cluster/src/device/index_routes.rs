@@ -1,0 +1,204 @@
+//! The commands on the index, over HTTP. formats/cluster.md, sections 3 and 6.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use bytes::Bytes;
+use proto::cluster::{
+    BatchItem, Entry, ObjectId, Request, SLOTS, decode_batch, encode_batch, rights, slot_of,
+};
+use serde::Deserialize;
+
+use super::Device;
+use super::guard::Effect;
+use super::index::Wanted;
+use super::work::blocking;
+use crate::problem::{Answer, Problem, Word};
+use crate::wire::MORE_HEADER;
+
+#[derive(Debug, Deserialize)]
+struct Listing {
+    group: u32,
+    /// Numbers of slots, with commas between them, or ranges: `0-9,12`.
+    slots: String,
+    #[serde(default)]
+    prefix: String,
+    #[serde(default)]
+    after: String,
+    #[serde(default = "limit")]
+    limit: usize,
+}
+
+fn limit() -> usize {
+    1000
+}
+
+type Shared = State<Arc<Device>>;
+
+pub(super) fn routes() -> Router<Arc<Device>> {
+    Router::new()
+        .route("/index", get(list).post(insert))
+        .route("/index/get", post(find))
+        .route("/index/copy", get(copy))
+        .route("/index/groups", get(of_all_groups))
+}
+
+async fn insert(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answer<StatusCode> {
+    let items = batch(&body)?;
+    for group in groups(&items) {
+        admit(&device, &headers, rights::WRITE_INDEX, group, Effect::Changes).await?;
+    }
+    if let Some(wrong) = items.iter().find(|item| Entry::decode(&item.entry).is_err()) {
+        return Err(Problem::new(Word::Invalid, format!("the entry of `{}` is none", wrong.name)));
+    }
+    blocking(&device, move |device| {
+        let _same_map = device.index.hold();
+        holds_all(device, &items, false)?;
+        // The sender's clock is behind another's: what is acknowledged must win over what was there before.
+        if let Some(newer) = device.index.newer(&items)? {
+            let detail = format!("a name has an entry with the stamp {newer}, which is newer");
+            return Err(Problem::new(Word::Stale, detail).with_number(newer));
+        }
+        Ok(device.index.insert(items)?)
+    })
+    .await?;
+    Ok(StatusCode::OK)
+}
+
+async fn find(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answer<Response> {
+    let mut items = batch(&body)?;
+    for group in groups(&items) {
+        admit(&device, &headers, rights::READ_INDEX, group, Effect::Reads).await?;
+    }
+    blocking(&device, move |device| {
+        let _same_map = device.index.hold();
+        holds_all(device, &items, true)?;
+        device.index.get(&mut items)?;
+        // What is found stays true, content does not change. That a name is missing may not be true any more.
+        if !device.guard.has_lease() && items.iter().any(|item| item.entry.is_empty()) {
+            let detail = "the device has not heard from the metadata service, and can't say what is missing";
+            return Err(Problem::new(Word::NoLease, detail));
+        }
+        Ok(Body::from(encode_batch(&items)).into_response())
+    })
+    .await
+}
+
+async fn list(State(device): Shared, Query(listing): Query<Listing>, headers: HeaderMap) -> Answer<Response> {
+    listed(device, listing, headers, rights::LIST, false).await
+}
+
+async fn copy(State(device): Shared, Query(listing): Query<Listing>, headers: HeaderMap) -> Answer<Response> {
+    listed(device, listing, headers, rights::READ_INDEX, true).await
+}
+
+/// The groups that have names here: what a device that copies slots asks first.
+async fn of_all_groups(State(device): Shared, headers: HeaderMap) -> Answer<Json<Vec<u32>>> {
+    admit(&device, &headers, rights::READ_INDEX, 0, Effect::Reads).await?;
+    blocking(&device, |device| Ok(device.index.groups()?)).await.map(Json)
+}
+
+async fn listed(
+    device: Arc<Device>,
+    listing: Listing,
+    headers: HeaderMap,
+    right: u32,
+    tombstones: bool,
+) -> Answer<Response> {
+    admit(&device, &headers, right, listing.group, Effect::Reads).await?;
+    let slots = slots_of(&listing.slots)
+        .ok_or_else(|| Problem::new(Word::Invalid, "slots are numbers and ranges: `0-9,12`"))?;
+    let Listing { group, prefix, after, limit, .. } = listing;
+    blocking(&device, move |device| {
+        let _same_map = device.index.hold();
+        if let Some(slot) = slots.iter().find(|&&slot| !device.guard.holds(slot, true)) {
+            return Err(not_ready(*slot));
+        }
+        if !device.guard.has_lease() {
+            let detail = "the device has not heard from the metadata service, and can't say what there is";
+            return Err(Problem::new(Word::NoLease, detail));
+        }
+        let slots = slots.into_iter().collect();
+        let (items, more) = device.index.list(&Wanted { group, slots, prefix, after, limit, tombstones })?;
+        let mut answer = Body::from(encode_batch(&items)).into_response();
+        let more = HeaderValue::from_static(if more { "true" } else { "false" });
+        answer.headers_mut().insert(MORE_HEADER, more);
+        Ok(answer)
+    })
+    .await
+}
+
+fn batch(body: &Bytes) -> Answer<Vec<BatchItem>> {
+    decode_batch(body).ok_or_else(|| Problem::new(Word::Invalid, "the body is no batch of names"))
+}
+
+fn groups(items: &[BatchItem]) -> Vec<u32> {
+    let mut groups: Vec<_> = items.iter().map(|item| item.group).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
+async fn admit(device: &Device, headers: &HeaderMap, right: u32, group: u32, effect: Effect) -> Answer<()> {
+    let request = Request { right, object: ObjectId::of_group(group), from: 0, to: 0 };
+    device.guard.admit(headers, request, effect).await.map(drop)
+}
+
+fn holds_all(device: &Device, items: &[BatchItem], ready: bool) -> Answer<()> {
+    let missing = items.iter().map(|item| slot_of(&item.name)).find(|&slot| !device.guard.holds(slot, ready));
+    missing.map_or(Ok(()), |slot| Err(not_ready(slot)))
+}
+
+fn not_ready(slot: usize) -> Problem {
+    Problem::new(Word::NotReady, format!("the device does not hold slot {slot}, or still copies it"))
+}
+
+/// Numbers and ranges of slots.
+pub(crate) fn slots_of(text: &str) -> Option<Vec<usize>> {
+    let mut slots = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= SLOTS {
+            return None;
+        }
+        slots.extend(first..=last);
+    }
+    (slots.len() <= SLOTS).then_some(slots)
+}
+
+/// The text of ascending slots, ranges drawn together.
+pub(crate) fn slots_text(slots: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &slot in slots {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == slot => *last = slot,
+            _ => parts.push((slot, slot)),
+        }
+    }
+    let text = |(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    parts.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_survive_their_text() {
+        for slots in [vec![0, 1, 2, 7, 9, 10], vec![1023], (0..SLOTS).collect()] {
+            assert_eq!(slots_of(&slots_text(&slots)), Some(slots));
+        }
+        assert_eq!(slots_text(&[0, 1, 2, 7]), "0-2,7");
+        for wrong in ["", "1024", "3-2", "a", "1,,2", "0-1023,0-1023"] {
+            assert_eq!(slots_of(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The object device: keeps objects with attributes and a part of the index on one disk, and checks a capability on
+//! every command. formats/cluster.md, section 6.
+//!
+//! - `tables` what a device remembers, in an embedded database
+//! - `commit` makes changes durable, many with one flush
+//! - `object` one object: its file, its checksums, its changes
+//! - `store` all objects of the device
+//! - `index` the slots that it holds
+//! - `guard` who may do what, now
+//! - `routes`, `index_routes` the commands over HTTP
+//! - `agent` joins the cluster, keeps the lease, copies slots
+
+mod agent;
+mod commit;
+mod guard;
+mod index;
+mod index_routes;
+mod object;
+mod rate;
+mod routes;
+mod store;
+mod tables;
+mod work;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base::Result;
+
+pub use agent::{Agent, AgentSetting};
+pub(crate) use index_routes::slots_text;
+
+use guard::Guard;
+use index::Index;
+use rate::Rates;
+use store::Store;
+
+/// A device: what it keeps, and who may use it.
+#[derive(Debug)]
+pub struct Device {
+    store: Store,
+    index: Index,
+    guard: Guard,
+    rates: Rates,
+    identity: String,
+}
+
+impl Device {
+    /// The device in `folder`, which is made if it is missing.
+    ///
+    /// # Errors
+    /// `Refused` if another process uses it, `Corrupt` if what it remembers is damaged, `Io`.
+    pub fn open(folder: &Path) -> Result<Arc<Self>> {
+        let store = Store::open(folder)?;
+        let identity = store.tables().identity()?;
+        let guard = Guard::new(store.tables().map()?);
+        let index = Index::open(Arc::clone(store.tables()), Arc::clone(store.commits()))?;
+        Ok(Arc::new(Self { store, index, guard, rates: Rates::default(), identity }))
+    }
+}

@@ -1,0 +1,335 @@
+//! All objects of a device: their files, what space they take, and which of them are in use.
+
+use std::collections::HashMap;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{Error, Result};
+use parking_lot::Mutex;
+use proto::cluster::ObjectId;
+
+use super::commit::Commits;
+use super::object::{Object, missing};
+use super::tables::{ObjectRow, Tables};
+use crate::problem::{Answer, Problem, Word};
+use crate::wire::{LAYOUT_ATTRIBUTE, ListedObject, ListedObjects, QUOTA_ATTRIBUTE};
+
+/// Objects that are kept open when nobody uses them.
+const OPEN_MAX: usize = 256;
+/// Bytes that may be acknowledged as volatile before a flush is forced: write-behind.
+const DIRTY_BYTES_MAX: u64 = 32 << 20;
+/// What must stay free on the disk, so that the database can always say what happened.
+const RESERVE_BYTES: u64 = 64 << 20;
+/// Most objects in one answer.
+const LIST_MAX: usize = 1000;
+
+/// All objects.
+#[derive(Debug)]
+pub(super) struct Store {
+    folder: PathBuf,
+    tables: Arc<Tables>,
+    commits: Arc<Commits>,
+    open: Mutex<HashMap<ObjectId, Arc<Object>>>,
+    /// Bytes of the objects of each group.
+    usage: Mutex<HashMap<u32, u64>>,
+    count: AtomicU64,
+    dirty: AtomicU64,
+}
+
+impl Store {
+    pub(super) fn open(folder: &Path) -> Result<Self> {
+        make_folder(&folder.join("objects"))?;
+        let tables = Arc::new(Tables::open(folder)?);
+        let commits = Arc::new(Commits::new(Arc::clone(&tables)));
+        let store = Self {
+            folder: folder.to_owned(),
+            tables,
+            commits,
+            open: Mutex::default(),
+            usage: Mutex::default(),
+            count: AtomicU64::new(0),
+            dirty: AtomicU64::new(0),
+        };
+        store.count_all()?;
+        store.finish_writes()?;
+        store.clear_leftovers()?;
+        Ok(store)
+    }
+
+    pub(super) fn tables(&self) -> &Arc<Tables> {
+        &self.tables
+    }
+
+    pub(super) fn commits(&self) -> &Arc<Commits> {
+        &self.commits
+    }
+
+    /// The number of objects.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all objects.
+    pub(super) fn used(&self) -> u64 {
+        self.usage.lock().values().sum()
+    }
+
+    /// Bytes of the objects of a group.
+    pub(super) fn used_by(&self, group: u32) -> u64 {
+        self.usage.lock().get(&group).copied().unwrap_or(0)
+    }
+
+    /// Size and free bytes of the disk.
+    pub(super) fn space(&self) -> Result<(u64, u64)> {
+        let found = rustix::fs::statvfs(&self.folder);
+        let found =
+            found.map_err(|error| Error::from_io("look for free space", std::io::Error::from(error)))?;
+        Ok((found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
+    }
+
+    fn count_all(&self) -> Result<()> {
+        let mut usage = self.usage.lock();
+        self.tables.all_objects(|id, row| {
+            *usage.entry(id.group).or_default() += row.length;
+            self.count.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    /// Writes again what a crash may have left half written.
+    fn finish_writes(&self) -> Result<()> {
+        for (id, at, content) in self.tables.redo()? {
+            let outcome = self.get(id).and_then(|object| object.redo(&self.commits, at, &content));
+            outcome.map_err(|problem| Error::new(problem.word.kind(), problem.detail))?;
+        }
+        Ok(())
+    }
+
+    /// Removes files of objects that the database does not know: created, or removed, just before a crash.
+    fn clear_leftovers(&self) -> Result<()> {
+        let failed = |error| Error::from_io("look for files that no object needs", error);
+        for group in std::fs::read_dir(self.folder.join("objects")).map_err(failed)? {
+            let group = group.map_err(failed)?.path();
+            for part in std::fs::read_dir(&group).map_err(failed)? {
+                for file in std::fs::read_dir(part.map_err(failed)?.path()).map_err(failed)? {
+                    let file = file.map_err(failed)?;
+                    let id = file.file_name().to_str().and_then(|name| name.parse::<ObjectId>().ok());
+                    let Some(id) = id else { continue };
+                    if self.tables.object(id)?.is_none() {
+                        std::fs::remove_file(file.path()).map_err(failed)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, id: ObjectId) -> PathBuf {
+        let part = format!("{:02x}", id.number & 0xff);
+        self.folder.join("objects").join(format!("{:08x}", id.group)).join(part).join(id.to_string())
+    }
+
+    /// Creates an empty object.
+    pub(super) fn create(&self, id: ObjectId, expected: u64, layout: Vec<u8>) -> Answer<()> {
+        self.has_room(id.group, 0)?;
+        let path = self.path(id);
+        let folder = path.parent().expect("it is in a folder");
+        make_folder(folder.parent().expect("it is in the group's folder"))?;
+        make_folder(folder)?;
+        let mut open = self.open.lock();
+        if open.contains_key(&id) || self.tables.object(id)?.is_some() {
+            return Err(Problem::new(Word::Exists, format!("there is an object {id} already")));
+        }
+        let failed = |error| Error::from_io(format!("create object {id}"), error);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let folder = File::open(folder).map_err(failed)?;
+        let object = Object::create(id, file.map_err(failed)?, folder, expected, layout);
+        self.make_room(&mut open);
+        open.insert(id, Arc::new(object));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The object `id`.
+    pub(super) fn get(&self, id: ObjectId) -> Answer<Arc<Object>> {
+        let mut open = self.open.lock();
+        if let Some(object) = open.get(&id) {
+            return Ok(Arc::clone(object));
+        }
+        let row = self.tables.object(id)?.ok_or_else(|| missing(id))?;
+        let file = match OpenOptions::new().read(true).write(true).open(self.path(id)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let detail = format!("the file of object {id} is missing: read it from the other components");
+                return Err(Problem::new(Word::Damaged, detail));
+            }
+            Err(error) => return Err(Error::from_io(format!("open object {id}"), error).into()),
+        };
+        let object = Arc::new(Object::open(id, file, row, self.tables.pieces(id)?));
+        self.make_room(&mut open);
+        open.insert(id, Arc::clone(&object));
+        Ok(object)
+    }
+
+    /// Closes objects that nobody uses, if there are too many.
+    fn make_room(&self, open: &mut HashMap<ObjectId, Arc<Object>>) {
+        if open.len() >= OPEN_MAX {
+            open.retain(|_, object| Arc::strong_count(object) > 1 || !object.is_saved());
+        }
+    }
+
+    /// Appends; durable before this returns if the caller wants that.
+    pub(super) fn append(
+        &self,
+        id: ObjectId,
+        at: u64,
+        content: &[u8],
+        fence: u32,
+        durable: bool,
+    ) -> Answer<()> {
+        self.has_room(id.group, content.len() as u64)?;
+        let grown = self.get(id)?.append(at, content, fence)?;
+        self.resized(id.group, grown, 0);
+        let dirty = self.dirty.fetch_add(content.len() as u64, Ordering::Relaxed) + content.len() as u64;
+        if durable {
+            self.flush(id)?;
+        } else if dirty > DIRTY_BYTES_MAX {
+            self.flush_all()?;
+        }
+        Ok(())
+    }
+
+    /// Writes over what is there.
+    pub(super) fn write(&self, id: ObjectId, at: u64, content: &[u8], fence: u32) -> Answer<()> {
+        self.has_room(id.group, content.len() as u64)?;
+        let (ticket, grown) = self.get(id)?.write(&self.commits, at, content, fence)?;
+        self.resized(id.group, grown, 0);
+        Ok(self.commits.wait(ticket)?)
+    }
+
+    pub(super) fn flush(&self, id: ObjectId) -> Answer<()> {
+        let object = self.get(id)?;
+        let bytes = object.dirty_bytes();
+        let ticket = object.flush(&self.commits);
+        self.commits.wait(ticket)?;
+        let less = |dirty: u64| Some(dirty.saturating_sub(bytes));
+        let _ = self.dirty.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        Ok(())
+    }
+
+    fn flush_all(&self) -> Answer<()> {
+        let dirty: Vec<_> = {
+            let open = self.open.lock();
+            open.iter().filter(|(_, object)| object.dirty_bytes() > 0).map(|(&id, _)| id).collect()
+        };
+        dirty.into_iter().try_for_each(|id| self.flush(id))
+    }
+
+    pub(super) fn truncate(&self, id: ObjectId, bytes: u64, fence: u32) -> Answer<()> {
+        let (ticket, cut) = self.get(id)?.truncate(&self.commits, bytes, fence)?;
+        self.resized(id.group, 0, cut);
+        Ok(self.commits.wait(ticket)?)
+    }
+
+    pub(super) fn seal(&self, id: ObjectId, bytes: u64, fence: u32) -> Answer<()> {
+        let (ticket, cut) = self.get(id)?.seal(&self.commits, bytes, fence)?;
+        self.resized(id.group, 0, cut);
+        Ok(self.commits.wait(ticket)?)
+    }
+
+    /// Raises the fence of an object; returns its durable length.
+    pub(super) fn fence(&self, id: ObjectId, fence: u32) -> Answer<u64> {
+        let object = self.get(id)?;
+        let ticket = object.fence(&self.commits, fence);
+        self.commits.wait(ticket)?;
+        Ok(object.row().length)
+    }
+
+    pub(super) fn remove(&self, id: ObjectId) -> Answer<()> {
+        let object = self.get(id)?;
+        let length = object.row().length;
+        let ticket = object.remove(&self.commits)?;
+        self.commits.wait(ticket)?;
+        self.open.lock().remove(&id);
+        self.resized(id.group, 0, length);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        std::fs::remove_file(self.path(id))
+            .map_err(|error| Error::from_io(format!("remove object {id}"), error).into())
+    }
+
+    /// Objects of a group with numbers above `after`.
+    pub(super) fn list(&self, group: u32, after: u64, limit: usize) -> Answer<ListedObjects> {
+        let limit = limit.clamp(1, LIST_MAX);
+        let mut found: HashMap<ObjectId, ObjectRow> =
+            self.tables.objects(group, after, limit + 1)?.into_iter().collect();
+        for (&id, object) in self.open.lock().iter() {
+            // An object in use may be new, or longer than the database knows.
+            if id.group == group && id.number > after {
+                found.insert(id, object.row());
+            }
+        }
+        let mut objects: Vec<_> = found.into_iter().filter(|(id, _)| id.number > 0).collect();
+        objects.sort_unstable_by_key(|(id, _)| *id);
+        let more = objects.len() > limit;
+        objects.truncate(limit);
+        let listed = |(id, row): (ObjectId, ObjectRow)| ListedObject {
+            id: id.to_string(),
+            length: row.length,
+            sealed: row.sealed,
+        };
+        Ok(ListedObjects { objects: objects.into_iter().map(listed).collect(), more })
+    }
+
+    /// The layout that the creator gave.
+    pub(super) fn layout(&self, id: ObjectId) -> Answer<Option<Vec<u8>>> {
+        if let Some(layout) = self.get(id)?.unsaved_layout() {
+            return Ok(Some(layout));
+        }
+        let (page, number) = LAYOUT_ATTRIBUTE;
+        Ok(self.tables.attribute(id, page, number)?)
+    }
+
+    /// Refuses what would not fit the disk or the group's quota.
+    fn has_room(&self, group: u32, bytes: u64) -> Answer<()> {
+        if let Some(why) = self.commits.broken() {
+            return Err(Problem::new(Word::Failed, format!("the device's disk failed: {why}")));
+        }
+        let (_, free) = self.space()?;
+        if free < RESERVE_BYTES + bytes {
+            let detail =
+                format!("the device's disk is full: {free} bytes are free, {RESERVE_BYTES} are kept free");
+            return Err(Problem::new(Word::Full, detail));
+        }
+        let (page, number) = QUOTA_ATTRIBUTE;
+        let quota = self.tables.attribute(ObjectId::of_group(group), page, number)?;
+        let quota = quota.and_then(|text| String::from_utf8(text).ok()?.parse::<u64>().ok());
+        let used = self.used_by(group);
+        match quota {
+            Some(quota) if used + bytes > quota => {
+                let detail = format!("group {group} may use {quota} bytes of this device, and uses {used}");
+                Err(Problem::new(Word::Quota, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn resized(&self, group: u32, grown: u64, cut: u64) {
+        let mut usage = self.usage.lock();
+        let used = usage.entry(group).or_default();
+        *used = (*used + grown).saturating_sub(cut);
+    }
+}
+
+/// Makes a folder, durably, if it is missing.
+fn make_folder(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let failed = |error| Error::from_io(format!("make the folder `{}`", path.display()), error);
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)
+}

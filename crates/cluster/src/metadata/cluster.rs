@@ -1,0 +1,182 @@
+//! What the cluster is: its secret, its width, and its map, which changes under one condition.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Instant, Result};
+use parking_lot::Mutex;
+use proto::cluster::{DeviceId, DeviceKey, Map, UNIT_BYTES, Width};
+use serde::{Deserialize, Serialize};
+
+use super::engine::{Condition, Engine, Write};
+use crate::clock::monotonic;
+use crate::token::{ClusterToken, hex, random};
+
+const CLUSTER: &str = "cluster";
+const MAP: &str = "map";
+
+/// How a new cluster is to be. One that exists keeps its width.
+#[derive(Debug, Clone)]
+pub struct ClusterSetting {
+    /// Data and parity components of a segment. The cluster takes data when as many devices have joined.
+    pub width: Width,
+    /// How long the leases of devices and clients last.
+    pub lease: Duration,
+}
+
+/// What the engine keeps of the cluster itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Record {
+    cluster: String,
+    /// In hexadecimal.
+    secret: String,
+}
+
+/// When a device was heard, and what it said.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenDevice {
+    pub(super) at: Instant,
+    pub(super) used: u64,
+    pub(super) free: u64,
+}
+
+/// A client, and when its lease ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeenClient {
+    pub(super) end: Instant,
+    pub(super) group: u32,
+}
+
+/// The metadata service.
+#[derive(Debug)]
+pub struct Metadata {
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) token: ClusterToken,
+    pub(super) lease: Duration,
+    secret: [u8; 32],
+    /// The map as this instance knows it, with its revision.
+    map: Mutex<(Map, u64)>,
+    pub(super) devices: Mutex<HashMap<DeviceId, SeenDevice>>,
+    pub(super) clients: Mutex<HashMap<u64, SeenClient>>,
+    /// When this instance began: nobody is silent for longer than that.
+    pub(super) started: Instant,
+    pub(super) http: reqwest::Client,
+}
+
+impl Metadata {
+    /// The service over `engine`, whose cluster is made if there is none.
+    ///
+    /// # Errors
+    /// Those of the engine; `Corrupt` if what it keeps can't be read.
+    pub fn open(engine: Arc<dyn Engine>, token: ClusterToken, setting: &ClusterSetting) -> Result<Arc<Self>> {
+        make(engine.as_ref(), setting)?;
+        let record: Record = read(engine.as_ref(), CLUSTER)?.0;
+        let map = read(engine.as_ref(), MAP)?;
+        let secret = (0..32).map(|at| u8::from_str_radix(record.secret.get(2 * at..2 * at + 2)?, 16).ok());
+        let secret: Option<Vec<u8>> = secret.collect();
+        let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret).ok());
+        let secret =
+            secret.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the cluster's secret can't be read"))?;
+        Ok(Arc::new(Self {
+            engine,
+            token,
+            lease: setting.lease,
+            secret,
+            map: Mutex::new(map),
+            devices: Mutex::default(),
+            clients: Mutex::default(),
+            started: monotonic(),
+            http: crate::http::client()?,
+        }))
+    }
+
+    /// The map.
+    #[must_use]
+    pub fn map(&self) -> Map {
+        self.map.lock().0.clone()
+    }
+
+    /// Changes the map by `change`, which returns whether it did; then the epoch grows. Returns the map after that.
+    pub(super) fn change_map(&self, mut change: impl FnMut(&mut Map) -> bool) -> Result<Map> {
+        let mut own = self.map.lock();
+        loop {
+            let mut map = own.0.clone();
+            if !change(&mut map) {
+                return Ok(map);
+            }
+            map.epoch = own.0.epoch + 1;
+            let text = serde_json::to_vec(&map).expect("a map is plain data");
+            let condition = Condition::Revision(MAP.to_owned(), own.1);
+            if self.engine.commit(&[condition], &[Write::Put(MAP.to_owned(), text)])? {
+                *own = read(self.engine.as_ref(), MAP)?;
+                return Ok(own.0.clone());
+            }
+            // Another instance changed it: the change is tried on what it is now.
+            *own = read(self.engine.as_ref(), MAP)?;
+        }
+    }
+
+    /// The key of a device.
+    pub(super) fn key(&self, device: DeviceId, key_epoch: u32) -> DeviceKey {
+        DeviceKey::derive(&self.secret, device, key_epoch)
+    }
+
+    /// A number that was never returned before, from 1.
+    pub(super) fn next(&self, what: &str) -> Result<u64> {
+        let key = format!("next/{what}");
+        loop {
+            let found = self.engine.get(&key)?;
+            let (number, condition) = match &found {
+                None => (1, Condition::Absent(key.clone())),
+                Some(found) => {
+                    let number: u64 = parse(&key, &found.value)?;
+                    (number + 1, Condition::Revision(key.clone(), found.revision))
+                }
+            };
+            let text = number.to_string().into_bytes();
+            if self.engine.commit(&[condition], &[Write::Put(key.clone(), text)])? {
+                return Ok(number);
+            }
+        }
+    }
+}
+
+/// Makes the cluster, if there is none.
+fn make(engine: &dyn Engine, setting: &ClusterSetting) -> Result<()> {
+    if engine.get(CLUSTER)?.is_some() {
+        return Ok(());
+    }
+    let cluster = hex(&random::<16>()?);
+    let map = Map {
+        cluster: cluster.clone(),
+        epoch: 1,
+        k: setting.width.data,
+        m: setting.width.parity,
+        unit: UNIT_BYTES,
+        devices: Vec::new(),
+        slots: Vec::new(),
+    };
+    let record = Record { cluster, secret: hex(&random::<32>()?) };
+    let text = |value: serde_json::Result<Vec<u8>>| value.expect("it is plain data");
+    let writes = [
+        Write::Put(CLUSTER.to_owned(), text(serde_json::to_vec(&record))),
+        Write::Put(MAP.to_owned(), text(serde_json::to_vec(&map))),
+    ];
+    // If another instance was faster, its cluster is the one.
+    engine.commit(&[Condition::Absent(CLUSTER.to_owned())], &writes).map(drop)
+}
+
+/// The value of a key that must be there, and its revision.
+fn read<T: serde::de::DeserializeOwned>(engine: &dyn Engine, key: &str) -> Result<(T, u64)> {
+    let missing = || Error::new(ErrorKind::Corrupt, format!("the metadata service has lost its `{key}`"));
+    let found = engine.get(key)?.ok_or_else(missing)?;
+    Ok((parse(key, &found.value)?, found.revision))
+}
+
+/// The value of `key`, of JSON.
+pub(super) fn parse<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T> {
+    serde_json::from_slice(value).map_err(|error| {
+        Error::from_source(ErrorKind::Corrupt, format!("read `{key}` of the cluster"), error)
+    })
+}

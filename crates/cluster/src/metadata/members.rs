@@ -1,0 +1,308 @@
+//! Devices and clients: who joined, who answers, and what they may do. formats/cluster.md, sections 4, 5 and 7.
+
+use std::collections::BTreeMap;
+
+use base::{Error, ErrorKind, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use proto::cluster::{Capability, Device, DeviceId, Map, State, place_slots, rights};
+use serde::{Deserialize, Serialize};
+
+use super::cluster::{Metadata, SeenClient, SeenDevice, parse};
+use super::engine::{Condition, Write};
+use crate::clock::{monotonic, system_s};
+use crate::token::hex;
+use crate::wire::{
+    ClientAnswer, ClientRequest, ClusterStatus, DeviceView, Heartbeat, JoinAnswer, JoinRequest, Pulse,
+    SegmentState,
+};
+
+/// How long capabilities last; clients and devices get new ones with each renewal.
+const CAPABILITY_S: u64 = 3600;
+/// Most records in one step of a count.
+const STEP: usize = 1000;
+
+/// What the engine keeps of a device.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Member {
+    device: DeviceId,
+    identity: String,
+    key_epoch: u32,
+}
+
+fn member_key(device: DeviceId) -> String {
+    format!("device/{:08x}", device.0)
+}
+
+impl Metadata {
+    fn members(&self) -> Result<Vec<Member>> {
+        let mut members = Vec::new();
+        let mut after = String::new();
+        loop {
+            let found = self.engine.list("device/", &after, STEP)?;
+            let Some((last, _)) = found.last() else { return Ok(members) };
+            after.clone_from(last);
+            for (key, stored) in &found {
+                members.push(parse::<Member>(key, &stored.value)?);
+            }
+        }
+    }
+
+    fn member(&self, device: DeviceId) -> Result<Member> {
+        let key = member_key(device);
+        let found = self.engine.get(&key)?;
+        let missing =
+            || Error::new(ErrorKind::NotFound, format!("there is no device {device} in this cluster"));
+        parse(&key, &found.ok_or_else(missing)?.value)
+    }
+
+    /// A device joins, or comes back.
+    pub(super) fn join(&self, request: &JoinRequest) -> Result<JoinAnswer> {
+        let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("join with {what}")));
+        if request.identity.len() != 32 || !request.identity.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return invalid("an identity of 32 hexadecimal digits");
+        }
+        if !request.address.starts_with("http://") && !request.address.starts_with("https://") {
+            return invalid("an address that begins with http:// or https://");
+        }
+        let known = self.members()?.into_iter().find(|member| member.identity == request.identity);
+        let member = match known {
+            Some(member) => member,
+            None => self.admit(&request.identity)?,
+        };
+        let now = monotonic();
+        self.devices.lock().insert(member.device, SeenDevice { at: now, used: 0, free: request.free });
+        let map = self.change_map(|map| {
+            let device = Device {
+                device: member.device,
+                address: request.address.clone(),
+                domain: request.domain.clone(),
+                state: State::Up,
+                bytes: request.bytes,
+                free: request.free,
+            };
+            match map.devices.iter_mut().find(|device| device.device == member.device) {
+                // What a lost device had was rebuilt elsewhere; it starts anew, and holds nothing that counts.
+                Some(known) => *known = device,
+                None => map.devices.push(device),
+            }
+            let up = map.devices.iter().filter(|device| device.state == State::Up).count();
+            place_slots(map, up >= usize::from(map.k) + usize::from(map.m));
+            true
+        })?;
+        let key = self.key(member.device, member.key_epoch);
+        Ok(JoinAnswer { device: member.device, key: hex(&key.to_bytes()), key_epoch: member.key_epoch, map })
+    }
+
+    fn admit(&self, identity: &str) -> Result<Member> {
+        let number = u32::try_from(self.next("device")?);
+        let number =
+            number.map_err(|_| Error::new(ErrorKind::Full, "the cluster has no more numbers for devices"))?;
+        let member = Member { device: DeviceId(number), identity: identity.to_owned(), key_epoch: 1 };
+        let text = serde_json::to_vec(&member).expect("it is plain data");
+        let key = member_key(member.device);
+        self.engine.commit(&[Condition::Absent(key.clone())], &[Write::Put(key, text)])?;
+        Ok(member)
+    }
+
+    /// A device says that it lives.
+    pub(super) fn heartbeat(&self, device: DeviceId, beat: &Heartbeat) -> Result<Pulse> {
+        let member = self.member(device)?;
+        if member.identity != beat.identity {
+            return Err(Error::new(ErrorKind::NotFound, format!("device {device} is another one")));
+        }
+        let seen = SeenDevice { at: monotonic(), used: beat.used, free: beat.free };
+        self.devices.lock().insert(device, seen);
+        let map = self.change_map(|map| {
+            let mut changed = false;
+            if let Some(known) = map.devices.iter_mut().find(|known| known.device == device)
+                && known.state == State::Down
+            {
+                known.state = State::Up;
+                changed = true;
+            }
+            for &(slot, since) in &beat.ready {
+                let holders = map.slots.get_mut(slot).into_iter().flatten();
+                for holder in holders.filter(|holder| holder.device == device && holder.since == since) {
+                    changed |= !std::mem::replace(&mut holder.ready, true);
+                }
+            }
+            if changed {
+                place_slots(map, false);
+            }
+            changed
+        })?;
+        let key = self.key(device, member.key_epoch);
+        let peers = self.capabilities(&map, 0, |capability| Capability {
+            group: None,
+            rights: rights::READ_INDEX,
+            ..capability
+        })?;
+        Ok(Pulse {
+            lease_ms: self.lease_ms(),
+            key: hex(&key.to_bytes()),
+            key_epoch: member.key_epoch,
+            epoch: map.epoch,
+            map: (map.epoch > beat.epoch).then_some(map),
+            peers,
+        })
+    }
+
+    fn lease_ms(&self) -> u64 {
+        u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Declares devices down that were silent for one and a half leases: theirs have ended before.
+    pub(super) fn sweep_devices(&self) -> Result<()> {
+        let patience = self.lease + self.lease / 2;
+        let now = monotonic();
+        let silent: Vec<DeviceId> = {
+            let seen = self.devices.lock();
+            let at = |device: DeviceId| seen.get(&device).map_or(self.started, |seen| seen.at);
+            let map = self.map();
+            let reachable: Vec<_> = map.reachable().map(|device| device.device).collect();
+            reachable.into_iter().filter(|&device| now.since(at(device)) > patience).collect()
+        };
+        if silent.is_empty() {
+            return Ok(());
+        }
+        self.change_map(|map| {
+            for device in map.devices.iter_mut().filter(|device| silent.contains(&device.device)) {
+                device.state = State::Down;
+            }
+            place_slots(map, false);
+            true
+        })
+        .map(drop)
+    }
+
+    /// A client joins.
+    pub(super) fn client(&self, request: &ClientRequest) -> Result<ClientAnswer> {
+        if request.group == 0 || request.group == u32::MAX {
+            return Err(Error::new(ErrorKind::Invalid, "a client's group is 1 to 2^32 - 2"));
+        }
+        let client = self.next("client")?;
+        self.answer_client(client, request.group)
+    }
+
+    /// A client says that it lives. After a restart of the service it is known by its number alone.
+    pub(super) fn renew(&self, client: u64, request: &ClientRequest) -> Result<ClientAnswer> {
+        let known = self.clients.lock().get(&client).copied();
+        match known {
+            Some(known) if known.group != request.group => {
+                Err(Error::new(ErrorKind::Invalid, format!("client {client} works with another group")))
+            }
+            _ => self.answer_client(client, request.group),
+        }
+    }
+
+    fn answer_client(&self, client: u64, group: u32) -> Result<ClientAnswer> {
+        self.clients.lock().insert(client, SeenClient { end: monotonic() + self.lease * 3, group });
+        let map = self.map();
+        let allowed =
+            rights::READ | rights::READ_ATTRIBUTES | rights::LIST | rights::READ_INDEX | rights::WRITE_INDEX;
+        let capabilities = self.capabilities(&map, client, |capability| Capability {
+            group: Some(group),
+            rights: allowed,
+            ..capability
+        })?;
+        let lease_ms = self.lease_ms() * 3;
+        Ok(ClientAnswer { client, lease_ms, map, capabilities })
+    }
+
+    /// A capability for each device, as `shape` makes it of one without rights.
+    fn capabilities(
+        &self,
+        map: &Map,
+        holder: u64,
+        shape: impl Fn(Capability) -> Capability,
+    ) -> Result<BTreeMap<DeviceId, String>> {
+        let members = self.members()?;
+        let of = |member: &Member| (member.device, self.seal(&shape(self.blank(member, holder)), member));
+        let in_map = |member: &&Member| map.device(member.device).is_some();
+        Ok(members.iter().filter(in_map).map(of).collect())
+    }
+
+    fn blank(&self, member: &Member, holder: u64) -> Capability {
+        Capability {
+            device: member.device,
+            key_epoch: member.key_epoch,
+            group: None,
+            number: None,
+            range: 0..u64::MAX,
+            rights: 0,
+            expires: system_s() + CAPABILITY_S,
+            fence: 0,
+            holder,
+        }
+    }
+
+    fn seal(&self, capability: &Capability, member: &Member) -> String {
+        BASE64.encode(capability.seal(&self.key(member.device, member.key_epoch)))
+    }
+
+    /// A capability for one object of one device.
+    pub(super) fn capability(
+        &self,
+        device: DeviceId,
+        (group, number): (u32, u64),
+        (rights, fence): (u32, u32),
+        holder: u64,
+    ) -> Result<String> {
+        let member = self.member(device)?;
+        let blank = self.blank(&member, holder);
+        let capability = Capability { group: Some(group), number: Some(number), rights, fence, ..blank };
+        Ok(self.seal(&capability, &member))
+    }
+
+    /// Raises the key epoch of a device: all its capabilities are void from its next heartbeat on, at the latest when
+    /// its lease ends.
+    pub(super) fn revoke(&self, device: DeviceId) -> Result<()> {
+        let key = member_key(device);
+        loop {
+            let mut member = self.member(device)?;
+            member.key_epoch += 1;
+            let text = serde_json::to_vec(&member).expect("it is plain data");
+            let Some(found) = self.engine.get(&key)? else { continue };
+            let condition = Condition::Revision(key.clone(), found.revision);
+            if self.engine.commit(&[condition], &[Write::Put(key.clone(), text)])? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What an operator wants to see.
+    pub(super) fn status(&self) -> Result<ClusterStatus> {
+        let map = self.map();
+        let now = monotonic();
+        let seen = self.devices.lock().clone();
+        let view = |device: &Device| {
+            let holds = |ready: bool| {
+                let slots = map.slots.iter().flatten();
+                slots.filter(|holder| holder.device == device.device && (!ready || !holder.ready)).count()
+            };
+            let known = seen.get(&device.device);
+            DeviceView {
+                device: Device { free: known.map_or(device.free, |known| known.free), ..device.clone() },
+                used: known.map_or(0, |known| known.used),
+                slots: holds(false),
+                copying: holds(true),
+                silent_ms: u64::try_from(now.since(known.map_or(self.started, |known| known.at)).as_millis())
+                    .unwrap_or(u64::MAX),
+            }
+        };
+        let segments = self.segments()?;
+        let open = segments.iter().filter(|segment| segment.state == SegmentState::Open).count() as u64;
+        Ok(ClusterStatus {
+            cluster: map.cluster.clone(),
+            epoch: map.epoch,
+            k: map.k,
+            m: map.m,
+            formed: !map.slots.is_empty(),
+            devices: map.devices.iter().map(view).collect(),
+            segments_open: open,
+            segments_sealed: segments.len() as u64 - open,
+            records: self.count_records()?,
+        })
+    }
+}

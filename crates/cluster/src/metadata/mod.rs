@@ -1,0 +1,18 @@
+//! The metadata service: says which devices there are, who holds the index, where segments lie, and keeps records. It
+//! never sees data. formats/cluster.md, section 7.
+//!
+//! - `engine` keeps small values under keys, through restarts
+//! - `cluster` what the cluster is: its secret, its width, its map
+//! - `members` devices and clients: joins, heartbeats, leases
+//! - `segments` opened, sealed, taken from clients that died
+//! - `records` names that only one client can create
+//! - `routes` the commands over HTTP
+
+mod cluster;
+pub mod engine;
+mod members;
+mod records;
+mod routes;
+mod segments;
+
+pub use cluster::{ClusterSetting, Metadata};

@@ -1,0 +1,177 @@
+//! The commands of the metadata service, over HTTP, and what it does by itself. formats/cluster.md, section 7.
+
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use base::Result;
+use proto::cluster::{DeviceId, Map};
+use tokio::sync::watch;
+
+use super::cluster::Metadata;
+use crate::problem::{Answer, Problem, Word};
+use crate::wire::{
+    ClientAnswer, ClientRequest, ClusterStatus, Heartbeat, JoinAnswer, JoinRequest, Pulse, Record,
+    RecordList, RecordName, RecordNames, RecordRequest, Records, SealRequest, Segment, SegmentAnswer,
+    SegmentRequest,
+};
+
+/// Longest body of a request: a heartbeat that names all slots.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+type Shared = State<Arc<Metadata>>;
+
+impl Metadata {
+    /// All commands of the service.
+    pub fn router(self: &Arc<Self>) -> Router {
+        let routes = Router::new()
+            .route("/map", get(map))
+            .route("/devices", post(join))
+            .route("/devices/{device}/heartbeat", post(heartbeat))
+            .route("/devices/{device}/revoke", post(revoke))
+            .route("/clients", post(client))
+            .route("/clients/{client}/renew", post(renew))
+            .route("/segments", post(open_segment))
+            .route("/segments/{segment}", get(segment))
+            .route("/segments/{segment}/seal", post(seal_segment))
+            .route("/records", put(put_record))
+            .route("/records/get", post(record))
+            .route("/records/list", post(list_records))
+            .route("/records/remove", post(remove_records))
+            .route("/status", get(status))
+            .layer(middleware::from_fn_with_state(Arc::clone(self), check_token))
+            .layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
+        Router::new().nest("/metadata/v1", routes).with_state(Arc::clone(self))
+    }
+
+    /// Watches leases until `stop` becomes true. `event` is told what an operator should know.
+    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>, event: impl Fn(&str)) {
+        let mut told = false;
+        let watch = async {
+            loop {
+                tokio::time::sleep(self.lease / 4).await;
+                match self.sweep().await {
+                    Ok(()) => told = false,
+                    Err(error) if !std::mem::replace(&mut told, true) => {
+                        event(&Problem::from(error).detail);
+                    }
+                    Err(_) => {}
+                }
+            }
+        };
+        tokio::select! {
+            () = watch => {}
+            _ = stop.wait_for(|&stop| stop) => {}
+        }
+    }
+
+    async fn sweep(self: &Arc<Self>) -> Result<()> {
+        let own = Arc::clone(self);
+        let swept = tokio::task::spawn_blocking(move || own.sweep_devices()).await;
+        swept
+            .map_err(|error| base::Error::from_source(base::ErrorKind::Io, "watch the devices", error))??;
+        self.sweep_segments().await
+    }
+}
+
+async fn check_token(State(metadata): Shared, request: Request, next: Next) -> Answer<Response> {
+    let shown = request.headers().get(header::AUTHORIZATION).and_then(|shown| shown.to_str().ok());
+    if !metadata.token.is_shown_by(shown) {
+        return Err(Problem::new(Word::Token, "the cluster's token is missing or wrong"));
+    }
+    Ok(next.run(request).await)
+}
+
+/// Runs what waits for the engine where it holds nobody up.
+async fn blocking<T: Send + 'static>(
+    metadata: Arc<Metadata>,
+    work: impl FnOnce(&Metadata) -> Result<T> + Send + 'static,
+) -> Answer<T> {
+    let done = tokio::task::spawn_blocking(move || work(&metadata)).await;
+    Ok(done.map_err(|error| Problem::failed("run a command", error))??)
+}
+
+async fn map(State(metadata): Shared) -> Json<Map> {
+    Json(metadata.map())
+}
+
+async fn join(State(metadata): Shared, Json(request): Json<JoinRequest>) -> Answer<Json<JoinAnswer>> {
+    blocking(metadata, move |metadata| metadata.join(&request)).await.map(Json)
+}
+
+async fn heartbeat(
+    State(metadata): Shared,
+    Path(device): Path<u32>,
+    Json(beat): Json<Heartbeat>,
+) -> Answer<Json<Pulse>> {
+    blocking(metadata, move |metadata| metadata.heartbeat(DeviceId(device), &beat)).await.map(Json)
+}
+
+async fn revoke(State(metadata): Shared, Path(device): Path<u32>) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.revoke(DeviceId(device))).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn client(State(metadata): Shared, Json(request): Json<ClientRequest>) -> Answer<Json<ClientAnswer>> {
+    blocking(metadata, move |metadata| metadata.client(&request)).await.map(Json)
+}
+
+async fn renew(
+    State(metadata): Shared,
+    Path(client): Path<u64>,
+    Json(request): Json<ClientRequest>,
+) -> Answer<Json<ClientAnswer>> {
+    blocking(metadata, move |metadata| metadata.renew(client, &request)).await.map(Json)
+}
+
+async fn open_segment(
+    State(metadata): Shared,
+    Json(request): Json<SegmentRequest>,
+) -> Answer<Json<SegmentAnswer>> {
+    blocking(metadata, move |metadata| metadata.open_segment(&request)).await.map(Json)
+}
+
+async fn segment(State(metadata): Shared, Path(segment): Path<u64>) -> Answer<Json<Segment>> {
+    blocking(metadata, move |metadata| metadata.segment(segment)).await.map(Json)
+}
+
+async fn seal_segment(
+    State(metadata): Shared,
+    Path(segment): Path<u64>,
+    Json(request): Json<SealRequest>,
+) -> Answer<StatusCode> {
+    if request.length == 0 {
+        // Its components are empty: they are removed, as those of a client that died.
+        let taken = metadata.take_segment(segment).await;
+        return taken
+            .map(|()| StatusCode::OK)
+            .map_err(|failure| Problem::failed("give a segment back", failure));
+    }
+    blocking(metadata, move |metadata| metadata.seal_segment(segment, &request)).await?;
+    Ok(StatusCode::OK)
+}
+
+async fn put_record(State(metadata): Shared, Json(request): Json<RecordRequest>) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.put_record(&request)).await?;
+    Ok(StatusCode::CREATED)
+}
+
+async fn record(State(metadata): Shared, Json(name): Json<RecordName>) -> Answer<Json<Record>> {
+    blocking(metadata, move |metadata| metadata.record(&name)).await.map(Json)
+}
+
+async fn list_records(State(metadata): Shared, Json(wanted): Json<RecordList>) -> Answer<Json<Records>> {
+    blocking(metadata, move |metadata| metadata.list_records(&wanted)).await.map(Json)
+}
+
+async fn remove_records(State(metadata): Shared, Json(names): Json<RecordNames>) -> Answer<Json<Records>> {
+    blocking(metadata, move |metadata| metadata.remove_records(&names)).await.map(Json)
+}
+
+async fn status(State(metadata): Shared) -> Answer<Json<ClusterStatus>> {
+    blocking(metadata, |metadata| metadata.status()).await.map(Json)
+}

@@ -1,0 +1,220 @@
+//! Segments: opened for a client, sealed by it, or taken from it when its lease has ended.
+//! formats/cluster.md, sections 2 and 4.
+
+use base::{Error, ErrorKind, Result};
+use proto::cluster::{DeviceId, ObjectId, State, choose_devices, rights};
+
+use super::cluster::{Metadata, parse};
+use super::engine::{Condition, Stored, Write};
+use crate::clock::{monotonic, system_ns};
+use crate::http::{Failure, Reply, send, send_json};
+use crate::problem::Word;
+use crate::wire::{
+    CAPABILITY_HEADER, EPOCH_HEADER, Fenced, SealRequest, Segment, SegmentAnswer, SegmentRequest,
+    SegmentState,
+};
+
+/// Most segments in one step of a walk.
+const STEP: usize = 1000;
+
+fn key(segment: u64) -> String {
+    format!("segment/{segment:016x}")
+}
+
+fn text(segment: &Segment) -> Vec<u8> {
+    serde_json::to_vec(segment).expect("it is plain data")
+}
+
+impl Metadata {
+    /// Opens a segment for a client.
+    pub(super) fn open_segment(&self, request: &SegmentRequest) -> Result<SegmentAnswer> {
+        let map = self.map();
+        if map.slots.is_empty() {
+            let joined = map.devices.len();
+            let wanted = map.k + map.m;
+            let detail =
+                format!("the cluster takes data when {wanted} devices have joined; {joined} have so far");
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        }
+        let number = self.next("segment")?;
+        // Devices to avoid are a wish: with too few others they are used all the same.
+        let chosen = choose_devices(&map, &request.avoid, number ^ system_ns());
+        let (width, devices) = chosen.or_else(|| choose_devices(&map, &[], number)).ok_or_else(|| {
+            let detail = format!("no segment can be opened: fewer than {} devices answer", map.m + 1);
+            Error::new(ErrorKind::Unreachable, detail)
+        })?;
+        let segment = Segment {
+            segment: number,
+            group: request.group,
+            k: width.data,
+            m: width.parity,
+            devices: devices.clone(),
+            state: SegmentState::Open,
+            length: 0,
+            client: request.client,
+            fence: 0,
+        };
+        let put = Write::Put(key(number), text(&segment));
+        self.engine.commit(&[Condition::Absent(key(number))], &[put])?;
+        let allowed = rights::CREATE | rights::APPEND | rights::READ | rights::READ_ATTRIBUTES;
+        let capability = |device: &DeviceId| {
+            self.capability(*device, (request.group, number), (allowed, 0), request.client)
+        };
+        let capabilities = devices.iter().map(capability).collect::<Result<_>>()?;
+        Ok(SegmentAnswer { segment: number, k: width.data, m: width.parity, devices, capabilities })
+    }
+
+    fn stored_segment(&self, number: u64) -> Result<(Segment, Stored)> {
+        let key = key(number);
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no segment {number}"));
+        let found = self.engine.get(&key)?.ok_or_else(missing)?;
+        Ok((parse(&key, &found.value)?, found))
+    }
+
+    pub(super) fn segment(&self, number: u64) -> Result<Segment> {
+        Ok(self.stored_segment(number)?.0)
+    }
+
+    pub(super) fn segments(&self) -> Result<Vec<Segment>> {
+        let mut segments = Vec::new();
+        let mut after = String::new();
+        loop {
+            let found = self.engine.list("segment/", &after, STEP)?;
+            let Some((last, _)) = found.last() else { return Ok(segments) };
+            after.clone_from(last);
+            for (key, stored) in &found {
+                segments.push(parse(key, &stored.value)?);
+            }
+        }
+    }
+
+    /// The client has sealed the components.
+    pub(super) fn seal_segment(&self, number: u64, request: &SealRequest) -> Result<()> {
+        let (segment, stored) = self.stored_segment(number)?;
+        match segment.state {
+            SegmentState::Sealed if segment.length == request.length => return Ok(()),
+            SegmentState::Open if segment.client == request.client && segment.fence == 0 => {}
+            _ => {
+                let detail = format!("segment {number} is not this client's any more");
+                return Err(Error::new(ErrorKind::Refused, detail));
+            }
+        }
+        self.finish_segment(segment, &stored, request.length)
+    }
+
+    /// Records that a segment is sealed. One without content is forgotten.
+    fn finish_segment(&self, segment: Segment, stored: &Stored, length: u64) -> Result<()> {
+        let number = segment.segment;
+        let sealed = Segment { state: SegmentState::Sealed, length, ..segment };
+        let write =
+            if length == 0 { Write::Remove(key(number)) } else { Write::Put(key(number), text(&sealed)) };
+        let condition = Condition::Revision(key(number), stored.revision);
+        if self.engine.commit(&[condition], &[write])? {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Refused, format!("segment {number} was sealed by somebody else")))
+    }
+
+    /// Takes segments from clients whose lease has ended.
+    pub(super) async fn sweep_segments(&self) -> Result<()> {
+        for segment in self.segments()? {
+            if segment.state == SegmentState::Open && self.is_client_gone(segment.client) {
+                // What does not work now is tried again with the next sweep.
+                let _ = self.take_segment(segment.segment).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_client_gone(&self, client: u64) -> bool {
+        let end = self.clients.lock().get(&client).map(|seen| seen.end);
+        // A client of an earlier start of this service gets a lease from now on to come back.
+        monotonic() > end.unwrap_or(self.started + self.lease * 3)
+    }
+
+    /// Fences the components, and seals them where k of them still are: what was acknowledged is on all of them, so it
+    /// lies before that place even if as many as may be lost have lost it, and all before it can be read.
+    pub(super) async fn take_segment(&self, number: u64) -> Reply<()> {
+        let refused = |error: Error| Failure::Refused(error.into());
+        let (segment, stored) = self.stored_segment(number).map_err(refused)?;
+        let fence = segment.fence + 1;
+        let fenced = Segment { fence, ..segment.clone() };
+        let condition = Condition::Revision(key(number), stored.revision);
+        let raised = self.engine.commit(&[condition], &[Write::Put(key(number), text(&fenced))]);
+        if segment.state == SegmentState::Sealed || !raised.map_err(refused)? {
+            return Ok(());
+        }
+        let map = self.map();
+        let answers = |device: DeviceId| {
+            let state = map.device(device).map_or(State::Lost, |device| device.state);
+            !matches!(state, State::Down | State::Lost)
+        };
+        let mut lengths: Vec<(DeviceId, u64)> = Vec::new();
+        // A device that is down seals its component when it comes back.
+        for &device in segment.devices.iter().filter(|&&device| answers(device)) {
+            match self.command::<Fenced>(&fenced, device, &format!("fence?fence={fence}")).await {
+                Ok(answer) => lengths.push((device, answer.length)),
+                Err(failure) if failure.word() == Some(Word::Missing) => lengths.push((device, 0)),
+                Err(failure) => return Err(failure),
+            }
+        }
+        let mut sorted: Vec<u64> = lengths.iter().map(|(_, length)| *length).collect();
+        sorted.sort_unstable_by(|a, b| b.cmp(a));
+        let Some(&length) = sorted.get(usize::from(segment.k) - 1) else {
+            // Too few answer to know what was acknowledged: tried again when more have come back.
+            return Ok(());
+        };
+        for (device, own) in lengths {
+            self.end_component(&fenced, device, own.min(length)).await?;
+        }
+        let (now, stored) = self.stored_segment(number).map_err(refused)?;
+        if now.fence != fence || now.state == SegmentState::Sealed {
+            return Ok(());
+        }
+        self.finish_segment(now, &stored, length).map_err(refused)
+    }
+
+    /// Seals a component, or removes it if nothing is in it.
+    async fn end_component(&self, segment: &Segment, device: DeviceId, length: u64) -> Reply<()> {
+        let done = if length == 0 {
+            let request = self.to_component(segment, device, "", reqwest::Method::DELETE)?;
+            send(request).await.map(drop)
+        } else {
+            let request =
+                self.to_component(segment, device, &format!("/seal?bytes={length}"), reqwest::Method::POST)?;
+            send(request).await.map(drop)
+        };
+        match done {
+            Err(failure) if failure.word() == Some(Word::Missing) => Ok(()),
+            done => done,
+        }
+    }
+
+    async fn command<T: serde::de::DeserializeOwned>(
+        &self,
+        segment: &Segment,
+        device: DeviceId,
+        command: &str,
+    ) -> Reply<T> {
+        let request = self.to_component(segment, device, &format!("/{command}"), reqwest::Method::POST)?;
+        send_json(request, &()).await
+    }
+
+    fn to_component(
+        &self,
+        segment: &Segment,
+        device: DeviceId,
+        command: &str,
+        method: reqwest::Method,
+    ) -> Reply<reqwest::RequestBuilder> {
+        let map = self.map();
+        let id = ObjectId { group: segment.group, number: segment.segment };
+        let allowed = (rights::MANAGE | rights::REMOVE, segment.fence);
+        let capability = self.capability(device, (id.group, id.number), allowed, 0);
+        let capability = capability.map_err(|error| Failure::Refused(error.into()))?;
+        let address = map.device(device).map(|device| device.address.clone()).unwrap_or_default();
+        let request = self.http.request(method, format!("{address}/device/v1/objects/{id}{command}"));
+        let request = request.timeout(self.lease);
+        Ok(request.header(CAPABILITY_HEADER, capability).header(EPOCH_HEADER, map.epoch))
+    }
+}

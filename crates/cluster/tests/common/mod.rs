@@ -1,0 +1,167 @@
+//! A cluster on this machine, on loopback: real devices and a real metadata service, each on listeners of its own.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use cluster::client::{Cluster, ClusterAccess};
+use cluster::device::{Agent, AgentSetting, Device};
+use cluster::metadata::engine::Embedded;
+use cluster::metadata::{ClusterSetting, Metadata};
+use cluster::{ClusterToken, Width};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// A cluster whose parts can be stopped and started.
+pub(crate) struct Site {
+    pub(crate) runtime: Runtime,
+    folder: PathBuf,
+    pub(crate) token: ClusterToken,
+    width: Width,
+    lease: Duration,
+    metadata_port: u16,
+    metadata: Option<Running>,
+    devices: Vec<(u16, Option<Running>)>,
+}
+
+/// A part that runs; dropped, it is gone at once, like a process that was killed.
+pub(crate) struct Running {
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+impl Site {
+    /// A cluster of `count` devices in `folder`, which waits until all have joined.
+    pub(crate) fn start(folder: &Path, width: (u8, u8), count: usize) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let mut site = Self {
+            runtime,
+            folder: folder.to_owned(),
+            token: ClusterToken::random().unwrap(),
+            width: Width::new(width.0, width.1).unwrap(),
+            lease: Duration::from_millis(1500),
+            metadata_port: 0,
+            metadata: None,
+            devices: (0..count).map(|_| (0, None)).collect(),
+        };
+        site.start_metadata();
+        (0..count).for_each(|device| site.start_device(device));
+        site.wait_for("all devices", |status| status.formed && status.devices.len() == count);
+        site
+    }
+
+    pub(crate) fn start_metadata(&mut self) {
+        let engine = loop {
+            // The tasks of the one before may still hold the file for a moment.
+            match Embedded::open(&self.folder.join("metadata.redb")) {
+                Ok(engine) => break Arc::new(engine),
+                Err(_) => self.runtime.block_on(tokio::task::yield_now()),
+            }
+        };
+        let setting = ClusterSetting { width: self.width, lease: self.lease };
+        let _context = self.runtime.enter();
+        let metadata = Metadata::open(engine, self.token.clone(), &setting).unwrap();
+        let listener = self.listen(self.metadata_port);
+        self.metadata_port = listener.local_addr().unwrap().port();
+        let (stop, stopped) = watch::channel(false);
+        let serving = serve(listener, metadata.router());
+        let watching = self.runtime.spawn(metadata.run(stopped, |_| {}));
+        self.metadata = Some(Running { tasks: vec![self.runtime.spawn(serving), watching], _stop: stop });
+    }
+
+    pub(crate) fn stop_metadata(&mut self) {
+        self.metadata = None;
+    }
+
+    pub(crate) fn device_folder(&self, device: usize) -> PathBuf {
+        self.folder.join(format!("device-{device}"))
+    }
+
+    pub(crate) fn start_device(&mut self, number: usize) {
+        let folder = self.device_folder(number);
+        std::fs::create_dir_all(&folder).unwrap();
+        let device = loop {
+            match Device::open(&folder) {
+                Ok(device) => break device,
+                Err(error) if error.kind() == base::ErrorKind::Refused => {
+                    self.runtime.block_on(tokio::task::yield_now());
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let listener = self.listen(self.devices[number].0);
+        let port = listener.local_addr().unwrap().port();
+        let setting = AgentSetting {
+            metadata: vec![format!("http://127.0.0.1:{}", self.metadata_port)],
+            token: self.token.clone(),
+            address: format!("http://127.0.0.1:{port}"),
+            domain: format!("host-{number}"),
+        };
+        let router = device.router();
+        let agent = Arc::new(Agent::new(device, setting).unwrap());
+        let (stop, stopped) = watch::channel(false);
+        let living = self.runtime.spawn(async move {
+            let _ = agent.run(stopped, |_| {}).await;
+        });
+        let tasks = vec![self.runtime.spawn(serve(listener, router)), living];
+        self.devices[number] = (port, Some(Running { tasks, _stop: stop }));
+    }
+
+    pub(crate) fn stop_device(&mut self, number: usize) {
+        self.devices[number].1 = None;
+    }
+
+    pub(crate) fn device_address(&self, number: usize) -> String {
+        format!("http://127.0.0.1:{}", self.devices[number].0)
+    }
+
+    fn listen(&self, port: u16) -> TcpListener {
+        self.runtime.block_on(async {
+            loop {
+                match TcpListener::bind(("127.0.0.1", port)).await {
+                    Ok(listener) => return listener,
+                    Err(_) => tokio::task::yield_now().await,
+                }
+            }
+        })
+    }
+
+    pub(crate) fn access(&self, group: u32) -> ClusterAccess {
+        let location = format!("cluster://127.0.0.1:{}/{group}", self.metadata_port);
+        ClusterAccess::parse(&location, self.token.clone()).unwrap()
+    }
+
+    pub(crate) fn client(&self, group: u32) -> Cluster {
+        Cluster::open(&self.access(group)).unwrap()
+    }
+
+    pub(crate) fn status(&self) -> cluster::wire::ClusterStatus {
+        Cluster::status(&self.access(1)).unwrap()
+    }
+
+    /// Waits until the status is as wanted.
+    pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&cluster::wire::ClusterStatus) -> bool) {
+        for _ in 0..600 {
+            let status = self.status();
+            if wanted(&status) {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(50));
+        }
+        panic!("waited for {what}: {:#?}", self.status());
+    }
+}
+
+async fn serve(listener: TcpListener, router: Router) {
+    axum::serve(listener, router).await.unwrap();
+}

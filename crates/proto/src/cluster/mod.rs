@@ -1,0 +1,37 @@
+//! Machines and binary forms of the cluster: devices that keep objects, clients that stripe over them, and the map that
+//! both follow. formats/cluster.md.
+//!
+//! The ideas are those of Panasas (seed 002): network-attached object devices, parity computed by the client,
+//! capabilities that a device checks without asking anybody.
+
+mod batch;
+mod capability;
+mod directory;
+mod entry;
+mod insertion;
+mod map;
+mod object;
+mod placement;
+mod runs;
+mod writer;
+
+pub use batch::{BatchItem, decode_batch, encode_batch};
+pub use capability::{Capability, DeviceKey, Flaw, Request, rights};
+pub use directory::{Item, decode_directory, directory_bytes, encode_directory};
+pub use entry::{Entry, NAME_BYTES_MAX, PIECES_MAX, Piece};
+pub use insertion::{Insertion, Step};
+pub use map::{Device, Holder, Map, SLOTS, State, slot_of};
+pub use object::{DeviceId, ObjectId};
+pub use placement::{choose_devices, place_slots};
+pub use runs::{ALIGN_BYTES, PART_BYTES_MAX, PIECE_BYTES_MAX, Run, Span, UNIT_BYTES, Width};
+pub use writer::{Command, ItemId, RunId, SegmentRight, Writer, WriterSetting};
+
+use highway::{HighwayHash, HighwayHasher, Key};
+
+/// The checksum of stored bytes: HighwayHash-64 with a fixed key. It finds damage; it does not stop an attacker.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u64 {
+    const KEY: [u64; 4] =
+        [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908, 0x1716_1514_1312_1110, 0x1f1e_1d1c_1b1a_1918];
+    HighwayHasher::new(Key(KEY)).hash64(bytes)
+}
