@@ -120,6 +120,9 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         | Command::Deploy(_)
         | Command::Agent(_)
         | Command::Switch(_)
+        | Command::Cluster(_)
+        | Command::Metadata(_)
+        | Command::Device(_)
         | Command::Token(_) => {}
         Command::Key(args) if args.is_of_repository() => return Err(refusal("key cut-over")),
         Command::Key(_) => {}

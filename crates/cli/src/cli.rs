@@ -20,6 +20,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         &["images", "inspect", "log", "diff", "tag", "create", "clone", "remove", "profile"],
     ),
     ("Repositories", &["init", "repository", "usage", "copy", "verify", "prune", "key"]),
+    ("A cluster of disks under a repository", &["cluster", "metadata", "device"]),
 ];
 
 const EXIT_CODES: &str = "\
@@ -138,6 +139,9 @@ Examples:
     Prune(commands::prune::Args),
     Verify(commands::verify::Args),
     Key(commands::key::Args),
+    Cluster(commands::cluster::Args),
+    Metadata(commands::metadata::Args),
+    Device(commands::device::Args),
     Repository(commands::repository::Args),
 }
 

@@ -98,6 +98,9 @@ impl From<base::Error> for Failure {
                 Some("`diskcast verify`, where the repository is, tells what is damaged in it"),
             ),
             ErrorKind::Stopped => (Exit::Interrupted, None),
+            ErrorKind::Unreachable if error.to_string().contains("cluster") => {
+                (Exit::Failed, Some("`diskcast cluster status` tells which parts of the cluster answer"))
+            }
             ErrorKind::Unreachable => (
                 Exit::Failed,
                 Some("is `diskcast serve` running there, and does the firewall allow its port?"),

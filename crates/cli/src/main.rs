@@ -90,5 +90,8 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Verify(args) => commands::verify::run(context, args),
         Command::Key(args) => commands::key::run(context, args),
         Command::Repository(args) => commands::repository::run(context, args),
+        Command::Cluster(args) => commands::cluster::run(context, args),
+        Command::Metadata(args) => commands::metadata::run(context, args),
+        Command::Device(args) => commands::device::run(context, args),
     }
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::ErrorKind;
+use cluster::ClusterToken;
+use cluster::client::{Cluster, ClusterAccess};
 use store::{Cache, CacheSetting, Location, Reference, Repository, S3Access, ScrubSetting, Setting, Stamp};
 
 use crate::args::{Global, StateFolder};
@@ -65,11 +67,28 @@ pub(crate) fn open_or_create(global: &Global) -> Result<Repository> {
 
 /// Access to S3, the cache, and the stamp for records of this process.
 fn setting(global: &Global, location: &Location) -> Result<Setting> {
-    let (s3, cache) = match location {
-        Location::S3(_) => (Some(S3Access::from_variables(&|name| std::env::var(name).ok())?), cache(global)),
-        Location::Folder(_) | Location::Memory => (None, None),
+    let stamp = Some(stamp());
+    Ok(match location {
+        Location::S3(_) => {
+            let s3 = Some(S3Access::from_variables(&|name| std::env::var(name).ok())?);
+            Setting { s3, cache: cache(global), stamp, ..Setting::default() }
+        }
+        Location::Cluster(text) => {
+            let joined = Cluster::open(&ClusterAccess::parse(text, cluster_token(global)?)?.of_repository())?;
+            Setting { cluster: Some(Arc::new(joined)), stamp, ..Setting::default() }
+        }
+        Location::Folder(_) | Location::Memory => Setting { stamp, ..Setting::default() },
+    })
+}
+
+/// The token of the cluster that the options name.
+pub(crate) fn cluster_token(global: &Global) -> Result<ClusterToken> {
+    let Some(file) = &global.cluster_token else {
+        return Err(Failure::new(Exit::Usage, "a cluster needs its token")
+            .hint("--cluster-token or DISKCAST_CLUSTER_TOKEN name the file that `diskcast metadata` made"));
     };
-    Ok(Setting { s3, cache, stamp: Some(stamp()) })
+    let text = daemon::private_file::read_private(file)?;
+    Ok(String::from_utf8_lossy(&text).parse()?)
 }
 
 fn cache(global: &Global) -> Option<CacheSetting> {
@@ -150,7 +169,7 @@ pub(crate) fn written_folders(global: &Global) -> Result<Vec<PathBuf>> {
     Ok(match location(global)?.0 {
         Location::Folder(folder) => vec![folder],
         Location::S3(_) => cache(global).map(|cache| cache.folder).into_iter().collect(),
-        Location::Memory => Vec::new(),
+        Location::Cluster(_) | Location::Memory => Vec::new(),
     })
 }
 
@@ -191,6 +210,7 @@ pub(crate) fn absolute_location(global: &Global) -> Result<(String, bool)> {
             Ok((text?, true))
         }
         Location::S3(bucket) => Ok((bucket.to_string(), false)),
+        Location::Cluster(text) => Ok((text, false)),
         Location::Memory => Err(Failure::new(Exit::Usage, "a repository in memory ends with this process")),
     }
 }

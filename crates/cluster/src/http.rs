@@ -128,11 +128,16 @@ async fn refusal(answer: Response) -> Failure {
 }
 
 fn unreachable(error: &reqwest::Error) -> Failure {
-    let mut text = error.to_string();
-    let mut next = std::error::Error::source(error);
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
+    // The causes above the last one only say that this is about a request.
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
     }
-    Failure::Unreachable(text)
+    let place =
+        error.url().and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
+    let place = place.unwrap_or_else(|| "the other side".to_owned());
+    if error.is_timeout() {
+        return Failure::Unreachable(format!("{place} does not answer in time"));
+    }
+    Failure::Unreachable(format!("{place}: {cause}"))
 }

@@ -64,7 +64,7 @@ pub struct Heartbeat {
     pub used: u64,
     /// Free bytes.
     pub free: u64,
-    /// Slots that it has copied, each with the `since` that it was copied for.
+    /// Slots that it has copied, each with the `from` that it was copied for.
     pub ready: Vec<(usize, u64)>,
 }
 
@@ -84,6 +84,47 @@ pub struct Pulse {
     pub map: Option<Map>,
     /// Capabilities to read the index of other devices.
     pub peers: BTreeMap<DeviceId, String>,
+    /// Components that the device is to rebuild.
+    pub rebuild: Vec<RebuildTask>,
+}
+
+/// Where one component can be read.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RebuildSource {
+    /// The device's address.
+    pub address: String,
+    /// A capability to read the component.
+    pub capability: String,
+}
+
+/// A component that a device is to rebuild.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RebuildTask {
+    /// The segment.
+    pub segment: u64,
+    /// Its group.
+    pub group: u32,
+    /// Its data components.
+    pub k: u8,
+    /// Its parity components.
+    pub m: u8,
+    /// The component that is missing.
+    pub component: u8,
+    /// The length of all components.
+    pub length: u64,
+    /// All components; `null` for those that can't be read now.
+    pub sources: Vec<Option<RebuildSource>>,
+    /// The creator's attribute of the component.
+    pub layout: String,
+}
+
+/// `POST /segments/S/rebuilt`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Rebuilt {
+    /// The component.
+    pub component: u8,
+    /// The device that has it now.
+    pub device: DeviceId,
 }
 
 /// `POST /clients`.
@@ -331,6 +372,8 @@ pub struct ClusterStatus {
     pub segments_open: u64,
     /// Sealed segments.
     pub segments_sealed: u64,
+    /// Components that are to be rebuilt.
+    pub rebuilding: u64,
     /// Records.
     pub records: u64,
 }

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests fail by it")]
 
-mod common;
-
 use std::sync::Arc;
 
 use base::Chance;
 use bytes::Bytes;
-use common::Site;
 use futures::StreamExt as _;
+use lab::ClusterSite;
 use object_store::path::Path;
 use object_store::{
     CopyMode, CopyOptions, Error, GetOptions, GetRange, MultipartUpload as _, ObjectStore,
@@ -75,7 +73,7 @@ async fn check_all(store: &dyn ObjectStore, what: &str) {
 #[test]
 fn what_was_put_comes_back_also_without_two_devices() {
     let folder = tempfile::tempdir().unwrap();
-    let mut site = Site::start(folder.path(), (8, 2), 10);
+    let mut site = ClusterSite::start(folder.path(), (8, 2), 10);
     let client = site.client(1);
     futures::executor::block_on(async {
         put_all(&client).await;
@@ -108,7 +106,7 @@ fn what_was_put_comes_back_also_without_two_devices() {
 #[test]
 fn names_are_put_created_listed_and_deleted() {
     let folder = tempfile::tempdir().unwrap();
-    let site = Site::start(folder.path(), (2, 1), 3);
+    let site = ClusterSite::start(folder.path(), (2, 1), 3);
     let store: Arc<dyn ObjectStore> = Arc::new(site.client(1));
     site.runtime.block_on(async {
         let names = ["a/1", "a/2", "a/b/3", "ab/4", "c"];
@@ -171,7 +169,7 @@ fn names_are_put_created_listed_and_deleted() {
 #[test]
 fn of_many_that_create_a_name_one_succeeds() {
     let folder = tempfile::tempdir().unwrap();
-    let site = Site::start(folder.path(), (2, 1), 3);
+    let site = ClusterSite::start(folder.path(), (2, 1), 3);
     let clients: Vec<Arc<dyn ObjectStore>> =
         (0..4).map(|_| Arc::new(site.client(1)) as Arc<dyn ObjectStore>).collect();
     site.runtime.block_on(async {
@@ -196,7 +194,7 @@ fn of_many_that_create_a_name_one_succeeds() {
 #[test]
 fn long_contents_arrive_in_parts_and_leave_in_ranges() {
     let folder = tempfile::tempdir().unwrap();
-    let site = Site::start(folder.path(), (4, 2), 6);
+    let site = ClusterSite::start(folder.path(), (4, 2), 6);
     let store: Arc<dyn ObjectStore> = Arc::new(site.client(3));
     site.runtime.block_on(async {
         let whole = content(5, 90_000_000);

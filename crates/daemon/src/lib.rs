@@ -15,6 +15,7 @@ pub mod authority;
 mod boot_exchange;
 mod claims;
 mod clock;
+pub mod cluster_parts;
 mod crowd;
 pub mod event;
 mod fleet;

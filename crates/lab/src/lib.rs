@@ -32,6 +32,7 @@
 
 pub mod bare;
 pub mod boot;
+mod cluster_site;
 mod delay;
 mod fault;
 mod gateway;
@@ -44,6 +45,7 @@ mod star;
 mod switch;
 mod tool;
 
+pub use cluster_site::ClusterSite;
 pub use gateway::{Engine, Gateway};
 pub use host::Host;
 pub use link::{Count, Traffic, UplinkTraffic};

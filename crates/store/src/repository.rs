@@ -104,6 +104,8 @@ pub struct Repository {
 pub struct Setting {
     /// Endpoint and credentials of the store, needed for an `s3://` location.
     pub s3: Option<S3Access>,
+    /// The store of a `cluster://` location, which the caller has joined.
+    pub cluster: Option<Arc<dyn ObjectStore>>,
     /// Cache on this machine for objects read over a network. Ignored for a folder and for memory.
     pub cache: Option<CacheSetting>,
     /// Who opens the repository and when: stored with the results of a capability test. Without it they are not
@@ -383,6 +385,15 @@ fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
             // The folder may be moved or mounted elsewhere: its path must not be part of the stored result.
             let check = check("a folder".to_owned());
             Ok(Backend::folder(Arc::new(store.with_fsync(true).with_automatic_cleanup(true)), folder, check))
+        }
+        Location::Cluster(text) => {
+            let joined = setting.cluster.clone().ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Invalid,
+                    format!("`{location}` can be used only by who has joined the cluster"),
+                )
+            })?;
+            Backend::network(joined, check(text.clone()))
         }
         Location::S3(bucket) => {
             let access = setting.s3.as_ref().ok_or_else(|| {

@@ -34,6 +34,9 @@ macro_rules! conformance {
                 if let Some(place) = super::common::in_s3_far_away(lab::Engine::VersityGw, 7) { super::$name(&place) }
             })*
         }
+        mod cluster {
+            $(#[test] fn $name() { super::$name(&super::common::in_cluster()) })*
+        }
         mod minio {
             // Does not need the built engine: `tools/versitygw.sh --minio` starts it.
             $(#[test] fn $name() {

@@ -19,7 +19,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use base::{Chance, Digest};
-use common::{Place, image, in_folder, in_memory, in_s3, reference, stamp};
+use common::{Place, image, in_cluster, in_folder, in_memory, in_s3, reference, stamp};
 use image::ChunkSize;
 use lab::Engine;
 use rustix::time::{ClockId, clock_gettime};
@@ -283,6 +283,12 @@ macro_rules! one_order_explains_writers {
 }
 
 one_order_explains_writers![by_one_handle, by_three_handles, by_four_processes];
+
+#[test]
+fn one_order_explains_writers_in_a_cluster() {
+    explained(in_cluster(), by_one_handle);
+    explained(in_cluster(), by_three_handles);
+}
 
 #[test]
 fn one_order_explains_writers_in_memory() {

@@ -8,10 +8,13 @@ use super::parse::parse_cache;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// Folder of the repository, s3://BUCKET/PREFIX, or the https:// address of a server [default: the system's state
-    /// folder for root, else the user's data folder]
+    /// Folder of the repository, s3://BUCKET/PREFIX, cluster://HOST:PORT, or the https:// address of a server [default:
+    /// the system's state folder for root, else the user's data folder]
     #[arg(long, global = true, value_name = "URL|FOLDER", env = "DISKCAST_REPO", hide_env_values = true)]
     pub repo: Option<String>,
+    /// File with the token of a cluster://
+    #[arg(long, global = true, value_name = "FILE", env = "DISKCAST_CLUSTER_TOKEN", hide_env_values = true)]
+    pub cluster_token: Option<PathBuf>,
     /// Folder for the cache: data read from a repository in S3, and, for a repository in a folder, which files were
     /// checked within the last day; or `off` [default: /var/cache/diskcast for root, else the user's cache folder]
     #[arg(long, global = true, value_name = "FOLDER|off", env = "DISKCAST_CACHE", hide_env_values = true)]

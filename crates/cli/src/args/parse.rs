@@ -136,6 +136,14 @@ pub(crate) fn parse_window(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
+/// Parses the width of a cluster's segments: `8+2`.
+pub(crate) fn parse_width(text: &str) -> Result<cluster::Width, String> {
+    let parsed = text.split_once('+').and_then(|(data, parity)| {
+        cluster::Width::new(data.parse().ok()?, parity.parse().ok()?).filter(|width| width.parity > 0)
+    });
+    parsed.ok_or_else(|| "expected data and parity parts such as 8+2, at most 13 together".to_owned())
+}
+
 /// Parses a moment: as in RFC 3339, or how long it is until then. Returns seconds since 1970.
 pub(crate) fn parse_moment(text: &str) -> Result<u64, String> {
     if let Ok(time) = parse_lifetime(text) {

@@ -15,6 +15,9 @@ pub struct ClusterAccess {
     pub group: u32,
     /// The token.
     pub token: ClusterToken,
+    /// What names begin with whose content is always the same: a reader may take it from what it has in memory, also
+    /// after another client deleted it.
+    pub immutable: &'static [&'static str],
 }
 
 impl ClusterAccess {
@@ -39,7 +42,13 @@ impl ClusterAccess {
             return Err(wrong());
         }
         let metadata = hosts.split(',').map(|host| format!("http://{host}")).collect();
-        Ok(Self { metadata, group, token })
+        Ok(Self { metadata, group, token, immutable: &[] })
+    }
+
+    /// The same for a repository, whose chunks and nodes are named by their content.
+    #[must_use]
+    pub fn of_repository(self) -> Self {
+        Self { immutable: &["chunks/", "nodes/"], ..self }
     }
 }
 

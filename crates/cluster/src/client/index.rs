@@ -50,7 +50,9 @@ impl Session {
         let mut entries = entries.to_vec();
         loop {
             match self.insert_stamped(&entries, end).await {
-                Err(Failure::Refused(Problem { word: Word::Stale, number: Some(newer), .. })) => {
+                Err(Failure::Refused(Problem { word: Word::Stale, number: Some(newer), .. }))
+                    if monotonic() < end =>
+                {
                     self.saw_stamp(newer);
                     for (_, entry) in &mut entries {
                         entry[..8].copy_from_slice(&self.stamp().to_le_bytes());
@@ -174,7 +176,7 @@ impl Session {
     /// A ready holder of a slot that should be asked.
     fn holder(&self, map: &Map, slot: usize, turn: usize) -> Option<DeviceId> {
         let ready: Vec<_> =
-            map.holders(slot).iter().filter(|holder| holder.ready).map(|holder| holder.device).collect();
+            map.holders(slot).iter().filter(|holder| holder.is_ready()).map(|holder| holder.device).collect();
         let trusted: Vec<_> = ready.iter().copied().filter(|&device| self.is_trusted(map, device)).collect();
         let choice = if trusted.is_empty() { ready } else { trusted };
         // The slot spreads the load over the holders.

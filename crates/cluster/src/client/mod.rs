@@ -57,6 +57,7 @@ impl std::fmt::Debug for Cluster {
 /// What the tasks of a client share.
 struct Parts {
     name: String,
+    immutable: &'static [&'static str],
     session: Arc<Session>,
     writes: Writes,
     reads: Reads,
@@ -94,6 +95,29 @@ impl Cluster {
         status.map_err(|failure| failure.into_error(&format!("ask the cluster at {access}")))
     }
 
+    /// Declares that what a device held is gone: its parts are computed from the others, and stored elsewhere.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; `NotFound` if there is no such device.
+    pub fn declare_lost(access: &ClusterAccess, device: u32) -> Result<()> {
+        Self::tell(access, &format!("devices/{device}/lost"))
+    }
+
+    /// Moves what a device holds to others, so that it can be taken away.
+    ///
+    /// # Errors
+    /// As [`Self::declare_lost`].
+    pub fn drain(access: &ClusterAccess, device: u32) -> Result<()> {
+        Self::tell(access, &format!("devices/{device}/drain"))
+    }
+
+    fn tell(access: &ClusterAccess, path: &str) -> Result<()> {
+        let failed = |error| Error::from_io("start a thread that talks to the cluster", error);
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
+        let told = runtime.block_on(session::order(access, path))?;
+        told.map_err(|failure| failure.into_error(&format!("ask the cluster at {access}")))
+    }
+
     /// Runs work of the client on its own threads, whoever waits for it.
     fn run<T: Send + 'static>(
         &self,
@@ -104,10 +128,10 @@ impl Cluster {
 }
 
 async fn open(access: ClusterAccess) -> Result<Arc<Parts>> {
-    let name = access.to_string();
+    let (name, immutable) = (access.to_string(), access.immutable);
     let session = Session::open(access).await?;
     let writes = Writes::start(Arc::clone(&session));
-    Ok(Arc::new(Parts { name, reads: Reads::default(), writes, session }))
+    Ok(Arc::new(Parts { name, immutable, reads: Reads::default(), writes, session }))
 }
 
 impl Drop for Cluster {

@@ -136,7 +136,8 @@ impl Parts {
 
     /// As [`Self::find`], for a reader of the content: what lies in memory may do.
     pub(super) async fn find_to_read(&self, name: &str) -> Reply<Option<Found>> {
-        match self.reads.at_hand(name) {
+        let is_immutable = self.immutable.iter().any(|prefix| name.starts_with(prefix));
+        match self.reads.at_hand(name).filter(|_| is_immutable) {
             Some(entry) => Ok(Some(Found::Entry(entry))),
             None => self.find(name).await,
         }

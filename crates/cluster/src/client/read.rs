@@ -156,6 +156,10 @@ impl Reads {
         if let Some((items, _)) = decode_directory(&content) {
             let key = (piece.segment, run.at);
             let mut kept = self.kept.lock();
+            // A run that was given up meanwhile would leave its names behind.
+            if !kept.runs.contains_key(&key) {
+                return Ok(Arc::new(WholeRun { content }));
+            }
             for item in items.into_iter().filter(|item| item.whole == u64::from(item.length)) {
                 let (offset, length, sum) = (item.offset, item.length, item.sum);
                 let place = Piece { segment: piece.segment, run, width, offset, length, sum };

@@ -20,7 +20,7 @@ use crate::wire::{CAPABILITY_HEADER, ClientAnswer, ClientRequest, ClusterStatus,
 /// Longest wait for an answer of the metadata service.
 const METADATA_MAX: Duration = Duration::from_secs(10);
 /// A device that failed is asked last for so long.
-const SUSPECT_FOR: Duration = Duration::from_secs(3);
+const SUSPECT_FOR: Duration = Duration::from_secs(5);
 /// The map is not fetched again within this time, whoever wants a newer one.
 const RENEW_PAUSE: Duration = Duration::from_millis(50);
 
@@ -118,17 +118,7 @@ impl Session {
 
     /// A request to the metadata service without an answer that matters.
     pub(super) async fn tell(&self, method: Method, path: &str, body: &impl Serialize) -> Reply<()> {
-        let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
-        for address in &self.access.metadata {
-            let request = to(&self.http, &self.access, method.clone(), address, path);
-            let text = serde_json::to_vec(body).expect("bodies are plain data");
-            let request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(text);
-            match crate::http::send(request).await {
-                Err(failure @ Failure::Unreachable(_)) => last = failure,
-                answer => return answer.map(drop),
-            }
-        }
-        Err(last)
+        tell(&self.http, &self.access, method, path, body).await
     }
 
     /// A question to the metadata service.
@@ -157,7 +147,7 @@ impl Session {
         let own = self.client() & 0x3ff;
         let next = |last: u64| {
             let now = system_ns() & !0x3ff;
-            now.max((last & !0x3ff) + 0x400) | own
+            now.max((last & !0x3ff).saturating_add(0x400)) | own
         };
         let mut last = self.last_stamp.load(Ordering::Relaxed);
         loop {
@@ -177,6 +167,13 @@ impl Session {
     /// A device failed: others are asked first for a while.
     pub(super) fn suspect(&self, device: DeviceId) {
         self.suspects.lock().insert(device, monotonic() + SUSPECT_FOR);
+    }
+
+    /// Devices that failed lately.
+    pub(super) fn suspects(&self) -> Vec<DeviceId> {
+        let mut suspects = self.suspects.lock();
+        suspects.retain(|_, until| *until >= monotonic());
+        suspects.keys().copied().collect()
     }
 
     /// Whether a device should be asked.
@@ -222,4 +219,29 @@ async fn get<T: DeserializeOwned>(http: &Client, access: &ClusterAccess, path: &
 /// The status of the cluster.
 pub(super) async fn status(access: &ClusterAccess) -> Result<Reply<ClusterStatus>> {
     Ok(get(&crate::http::client()?, access, "status").await)
+}
+
+async fn tell(
+    http: &Client,
+    access: &ClusterAccess,
+    method: Method,
+    path: &str,
+    body: &impl Serialize,
+) -> Reply<()> {
+    let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
+    for address in &access.metadata {
+        let request = to(http, access, method.clone(), address, path);
+        let text = serde_json::to_vec(body).expect("bodies are plain data");
+        let request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(text);
+        match crate::http::send(request).await {
+            Err(failure @ Failure::Unreachable(_)) => last = failure,
+            answer => return answer.map(drop),
+        }
+    }
+    Err(last)
+}
+
+/// An operator's order.
+pub(super) async fn order(access: &ClusterAccess, path: &str) -> Result<Reply<()>> {
+    Ok(tell(&crate::http::client()?, access, Method::POST, path, &()).await)
 }

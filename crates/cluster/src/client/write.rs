@@ -30,6 +30,8 @@ const COMPONENT_BYTES: u64 = 128 << 20;
 const IDLE: Duration = Duration::from_secs(2);
 /// How long pieces wait for a segment to be opened.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Failures that waiting does not help against, such as a full disk, before pieces are given up.
+const HOPELESS_AFTER: u32 = 12;
 /// Wait between tries to open a segment.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Longest wait for the answer to an append, beside what its bytes take at `SLOWEST`.
@@ -53,7 +55,7 @@ pub(super) struct Writes {
 enum Input {
     Store { piece: NewPiece, placed: oneshot::Sender<Placed> },
     Opened(Box<Reply<SegmentAnswer>>),
-    Appended { segment: u64, component: u8, done: bool },
+    Appended { segment: u64, component: u8, done: Reply<()> },
     Inserted(RunId),
     Finish(oneshot::Sender<()>),
 }
@@ -82,8 +84,10 @@ struct Task {
     next_item: u64,
     runs: HashMap<RunId, (Vec<ItemId>, FormedRun)>,
     grants: HashMap<u64, Arc<Grant>>,
-    /// When the oldest piece that waits for a segment began to.
+    /// When pieces began to wait: since the last run that all components took.
     waits_since: Option<Instant>,
+    /// Failures of components and segments since then.
+    failures: u32,
     /// Seals under way, for the end.
     seals: Arc<Mutex<tokio::task::JoinSet<()>>>,
     finishing: Option<oneshot::Sender<()>>,
@@ -107,6 +111,7 @@ impl Writes {
             runs: HashMap::new(),
             grants: HashMap::new(),
             waits_since: None,
+            failures: 0,
             seals: Arc::default(),
             finishing: None,
         };
@@ -166,17 +171,20 @@ impl Task {
             Input::Store { piece, placed } => {
                 let item = ItemId(self.next_item);
                 self.next_item += 1;
-                self.waits_since.get_or_insert_with(monotonic);
                 let (bytes, name_bytes) = (piece.content.len() as u64, piece.name.len());
                 self.pieces.insert(item, Waiting { piece, placed });
                 self.writer.submit(item, bytes, name_bytes);
             }
             Input::Opened(answer) => self.opened(*answer),
-            Input::Appended { segment, component, done: true } => self.writer.appended(segment, component),
-            Input::Appended { segment, component, done: false } => {
+            Input::Appended { segment, component, done: Ok(()) } => {
+                self.writer.appended(segment, component);
+            }
+            Input::Appended { segment, component, done: Err(failure) } => {
+                self.failed(failure);
                 self.writer.append_failed(segment, component);
             }
             Input::Inserted(run) => {
+                (self.waits_since, self.failures) = (None, 0);
                 self.writer.inserted(run);
                 self.runs.remove(&run);
             }
@@ -195,7 +203,6 @@ impl Task {
         });
         match right {
             Ok((width, answer)) => {
-                self.waits_since = None;
                 let layout = serde_json::json!({
                     "segment": answer.segment, "k": answer.k, "m": answer.m, "devices": answer.devices,
                 });
@@ -210,19 +217,30 @@ impl Task {
             }
             Err(failure) => {
                 self.writer.open_failed();
-                let since = *self.waits_since.get_or_insert_with(monotonic);
-                let hopeless =
-                    failure.word().is_some_and(|word| !matches!(word, Word::Devices | Word::Epoch));
-                if hopeless || monotonic().since(since) > PATIENCE {
-                    let failure = Arc::new(failure);
-                    for item in self.writer.give_up() {
-                        if let Some(waiting) = self.pieces.remove(&item) {
-                            let _ = waiting.placed.send(Err(Arc::clone(&failure)));
-                        }
-                    }
-                }
+                self.failed(failure);
                 self.writer.retry();
             }
+        }
+    }
+
+    /// A segment could not be opened, or a component failed. Gives up what waits, if that was the case for too long or
+    /// if waiting does not help.
+    fn failed(&mut self, failure: Failure) {
+        self.failures += 1;
+        let since = *self.waits_since.get_or_insert_with(monotonic);
+        let passes = matches!(
+            failure.word(),
+            None | Some(Word::Devices | Word::Epoch | Word::NoLease | Word::Fenced | Word::Failed)
+        );
+        let hopeless = !passes && self.failures > HOPELESS_AFTER;
+        if hopeless || monotonic().since(since) > PATIENCE {
+            let failure = Arc::new(failure);
+            for item in self.writer.give_up() {
+                if let Some(waiting) = self.pieces.remove(&item) {
+                    let _ = waiting.placed.send(Err(Arc::clone(&failure)));
+                }
+            }
+            (self.waits_since, self.failures) = (None, 0);
         }
     }
 
@@ -249,7 +267,9 @@ impl Task {
     fn open(&self, avoid: Vec<DeviceId>) {
         let (session, own) = (Arc::clone(&self.session), self.own.clone());
         avoid.iter().for_each(|&device| session.suspect(device));
-        let again = self.waits_since.is_some_and(|since| monotonic().since(since) > PAUSE);
+        // Also those that failed in earlier segments: the map may still count them.
+        let avoid = session.suspects();
+        let again = self.failures > 1;
         tokio::spawn(async move {
             if again {
                 tokio::time::sleep(PAUSE).await;
@@ -281,13 +301,9 @@ impl Task {
             runs.iter().filter_map(|run| self.runs.get(run)).map(|(_, run)| run.clone()).collect();
         tokio::spawn(async move {
             let done = append(&session, &grant, component, at, runs).await;
-            let done = match done {
-                Ok(()) => true,
-                Err(_) => {
-                    session.suspect(grant.devices[usize::from(component)]);
-                    false
-                }
-            };
+            if done.is_err() {
+                session.suspect(grant.devices[usize::from(component)]);
+            }
             if let Some(own) = own.upgrade() {
                 let _ = own.send(Input::Appended { segment, component, done }).await;
             }

@@ -7,20 +7,21 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
-use proto::cluster::{DeviceId, DeviceKey, Map, ObjectId, State, decode_batch};
+use proto::cluster::{DeviceId, DeviceKey, Holder, Map, ObjectId, State, decode_batch, teachers};
 use reqwest::RequestBuilder;
 use tokio::sync::{Notify, watch};
 
 use super::Device;
 use super::index_routes::slots_text;
+use super::rebuild::rebuild;
 use super::work::blocking;
 use crate::clock::monotonic;
 use crate::http::{Failure, Reply, get_json, send, send_json};
 use crate::problem::{Answer, Problem, Word};
 use crate::token::ClusterToken;
 use crate::wire::{
-    CAPABILITY_HEADER, EPOCH_HEADER, Heartbeat, JoinAnswer, JoinRequest, MORE_HEADER, Pulse, Segment,
-    SegmentState,
+    CAPABILITY_HEADER, EPOCH_HEADER, Heartbeat, JoinAnswer, JoinRequest, MORE_HEADER, Pulse, RebuildTask,
+    Rebuilt, Segment, SegmentState,
 };
 
 /// Waits between tries to join.
@@ -45,6 +46,8 @@ pub struct AgentSetting {
     pub address: String,
     /// What fails together with it.
     pub domain: String,
+    /// Bytes per second that it rebuilds at most.
+    pub rebuild_bytes_per_second: Option<u64>,
 }
 
 /// Speaks to the metadata service for a device.
@@ -53,11 +56,13 @@ pub struct Agent {
     device: Arc<Device>,
     setting: AgentSetting,
     client: reqwest::Client,
-    /// Slots that were copied, with the `since` that they were copied for.
+    /// Slots that were copied, with the `from` that they were copied for.
     copied: Mutex<HashSet<(usize, u64)>>,
     /// Something was copied: the next heartbeat is due now.
     news: Notify,
     peers: Mutex<BTreeMap<DeviceId, String>>,
+    /// Components that are to be rebuilt here.
+    tasks: watch::Sender<Vec<RebuildTask>>,
 }
 
 impl Agent {
@@ -74,6 +79,7 @@ impl Agent {
             copied: Mutex::default(),
             news: Notify::new(),
             peers: Mutex::default(),
+            tasks: watch::Sender::new(Vec::new()),
         })
     }
 
@@ -100,7 +106,10 @@ impl Agent {
         let mut side = tokio::task::JoinSet::new();
         side.spawn(async move { copier.copy_for_ever().await });
         side.spawn(async move { tidier.tidy_for_ever().await });
+        let builder = Arc::clone(self);
+        side.spawn(async move { builder.rebuild_for_ever().await });
         let mut silent = false;
+        let mut seen = self.device.guard.seen();
         loop {
             let wait = match self.heartbeat().await {
                 Ok(lease) => {
@@ -123,12 +132,10 @@ impl Agent {
                     JOIN_PAUSE
                 }
             };
-            let mut seen = self.device.guard.seen();
-            let own = self.device.guard.epoch();
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.news.notified() => {}
-                _ = seen.wait_for(|&seen| seen > own), if !silent => {}
+                _ = seen.changed(), if !silent => {}
             }
         }
     }
@@ -176,6 +183,10 @@ impl Agent {
         let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
         for address in &self.setting.metadata {
             match send_json(self.to(address, path), body).await {
+                // Its own failure is none of this device's.
+                Err(Failure::Refused(problem)) if problem.word == Word::Failed => {
+                    last = Failure::Unreachable(problem.detail);
+                }
                 Err(failure @ Failure::Unreachable(_)) => last = failure,
                 answer => return answer,
             }
@@ -207,6 +218,7 @@ impl Agent {
         let key = key(&pulse.key).map_err(|error| Failure::Refused(error.into()))?;
         guard.joined(device, key, pulse.key_epoch);
         *self.peers.lock() = pulse.peers;
+        self.tasks.send_replace(pulse.rebuild);
         if let Some(map) = pulse.map.filter(|map| map.epoch > guard.epoch()) {
             self.follow(map).await.map_err(Failure::Refused)?;
         }
@@ -232,11 +244,11 @@ impl Agent {
         let held = self.device.guard.map();
         let device = self.device.guard.device();
         // What was copied for a slot that is not held any more says nothing.
-        self.copied.lock().retain(|&(slot, since)| {
+        self.copied.lock().retain(|&(slot, from)| {
             let holders = held.as_ref().map_or(&[][..], |map| map.holders(slot));
             holders
                 .iter()
-                .any(|holder| Some(holder.device) == device && holder.since == since && !holder.ready)
+                .any(|holder| Some(holder.device) == device && holder.from == from && !holder.is_ready())
         });
         Ok(())
     }
@@ -259,30 +271,42 @@ impl Agent {
         let (Some(map), Some(own)) = (self.device.guard.map(), self.device.guard.device()) else {
             return false;
         };
+        let answers = |device: DeviceId| {
+            map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
+        };
         let mut sources: BTreeMap<DeviceId, Vec<(usize, u64)>> = BTreeMap::new();
+        // How many have yet to teach a slot.
+        let mut lessons: BTreeMap<(usize, u64), usize> = BTreeMap::new();
         let mut complete = true;
         for (slot, holders) in map.slots.iter().enumerate() {
-            let waits = holders.iter().find(|holder| holder.device == own && !holder.ready);
-            let Some(waits) = waits.filter(|holder| !self.copied.lock().contains(&(slot, holder.since)))
-            else {
+            let waits = |holder: &&Holder| {
+                holder.device == own
+                    && holder.takes_entries()
+                    && !holder.is_ready()
+                    && !self.copied.lock().contains(&(slot, holder.from))
+            };
+            let Some(learner) = holders.iter().find(waits) else { continue };
+            let Some(chosen) = teachers(holders, learner, answers) else {
+                complete = false;
                 continue;
             };
-            let answers = |device: DeviceId| {
-                map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
-            };
-            match holders.iter().find(|holder| holder.ready && answers(holder.device)) {
-                Some(source) => sources.entry(source.device).or_default().push((slot, waits.since)),
-                None => complete = false,
-            }
+            let key = (slot, learner.from);
+            lessons.insert(key, chosen.len());
+            chosen.into_iter().for_each(|device| sources.entry(device).or_default().push(key));
         }
         for (source, slots) in sources {
-            match self.copy_from(&map, source, &slots).await {
-                Ok(()) => {
-                    self.copied.lock().extend(slots);
-                    self.news.notify_one();
-                }
-                Err(_) => complete = false,
+            if self.copy_from(&map, source, &slots).await.is_err() {
+                complete = false;
+                continue;
             }
+            for slot in slots {
+                let left = lessons.get_mut(&slot).expect("it was counted");
+                *left -= 1;
+                if *left == 0 {
+                    self.copied.lock().insert(slot);
+                }
+            }
+            self.news.notify_one();
         }
         complete
     }
@@ -329,6 +353,42 @@ impl Agent {
         Ok(())
     }
 
+    async fn rebuild_for_ever(&self) {
+        let mut tasks = self.tasks.subscribe();
+        loop {
+            let next = tasks.wait_for(|tasks| !tasks.is_empty()).await;
+            let Some(task) = next.ok().and_then(|tasks| tasks.first().cloned()) else { return };
+            let setting = (&self.device.rates, self.setting.rebuild_bytes_per_second);
+            let rebuilt = rebuild(&self.device, &self.client, &task, setting).await;
+            let done = match rebuilt {
+                Ok(()) => self.tell_rebuilt(&task).await,
+                Err(failure) => Err(failure),
+            };
+            match done {
+                // Others are waiting: the next heartbeat is due now.
+                Ok(()) => self.news.notify_one(),
+                Err(_) => tokio::time::sleep(COPY_PAUSE).await,
+            }
+            // What was done, or failed, comes again with the next heartbeat if it is still to be done.
+            self.tasks.send_modify(|tasks| tasks.retain(|other| other.segment != task.segment));
+        }
+    }
+
+    async fn tell_rebuilt(&self, task: &RebuildTask) -> Reply<()> {
+        let device = self.device.guard.device().expect("it joined before");
+        let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
+        for address in &self.setting.metadata {
+            let request = self.to(address, &format!("segments/{}/rebuilt", task.segment));
+            let body = serde_json::to_vec(&Rebuilt { component: task.component, device });
+            let request = request.header(reqwest::header::CONTENT_TYPE, "application/json");
+            match send(request.body(body.expect("it is plain data"))).await {
+                Err(failure @ Failure::Unreachable(_)) => last = failure,
+                answer => return answer.map(drop),
+            }
+        }
+        Err(last)
+    }
+
     async fn tidy_for_ever(&self) {
         loop {
             tokio::time::sleep(TIDY_EVERY).await;
@@ -343,32 +403,37 @@ impl Agent {
             let mut open = Vec::new();
             device.store.tables().all_objects(|id, row| {
                 if !row.sealed && id.holds_data() {
-                    open.push((id, row.length));
+                    open.push(id);
                 }
             })?;
             Ok(open)
         });
-        for (id, length) in open.await.map_err(Failure::Refused)? {
-            self.seal_as_segment(id, length).await?;
+        for id in open.await.map_err(Failure::Refused)? {
+            self.seal_as_segment(id).await?;
         }
         Ok(())
     }
 
-    async fn seal_as_segment(&self, id: ObjectId, length: u64) -> Reply<()> {
+    async fn seal_as_segment(&self, id: ObjectId) -> Reply<()> {
+        let own = self.device.guard.device().expect("it joined before");
         let mut last = Ok(());
         for address in &self.setting.metadata {
             let request = self.client.get(format!("{address}/metadata/v1/segments/{}", id.number));
             let request = request.bearer_auth(self.setting.token.as_str()).timeout(HEARTBEAT_MAX);
             match get_json::<Segment>(request).await {
-                Ok(segment) if segment.state == SegmentState::Sealed && segment.group == id.group => {
+                // One that is being rebuilt here is not this device's yet.
+                Ok(segment)
+                    if segment.state == SegmentState::Sealed
+                        && segment.group == id.group
+                        && segment.devices.contains(&own) =>
+                {
                     // Shorter than the others: it missed runs that nobody was told are stored.
-                    let bytes = length.min(segment.length);
-                    let sealed = blocking(&self.device, move |device| device.store.seal(id, bytes, u32::MAX));
+                    let bytes = segment.length;
+                    let sealed = blocking(&self.device, move |device| device.store.seal_at_most(id, bytes));
                     return sealed.await.map_err(Failure::Refused);
                 }
                 // An object that is no component of a segment is its creator's business.
-                Ok(_) => return Ok(()),
-                Err(Failure::Refused(_)) => return Ok(()),
+                Ok(_) | Err(Failure::Refused(_)) => return Ok(()),
                 Err(failure) => last = Err(failure),
             }
         }
@@ -381,9 +446,9 @@ impl Device {
     fn still_waits(&self, slots: &[(usize, u64)]) -> Answer<()> {
         let map = self.guard.map();
         let own = self.guard.device();
-        let waits = |&(slot, since): &(usize, u64)| {
+        let waits = |&(slot, from): &(usize, u64)| {
             let holders = map.as_ref().map_or(&[][..], |map| map.holders(slot));
-            holders.iter().any(|holder| Some(holder.device) == own && holder.since == since)
+            holders.iter().any(|holder| Some(holder.device) == own && holder.from == from)
         };
         if slots.iter().all(waits) {
             return Ok(());

@@ -8,13 +8,15 @@ use base::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use parking_lot::RwLock;
-use proto::cluster::{Capability, DeviceId, DeviceKey, Flaw, Map, Request, State};
+use proto::cluster::{Capability, DeviceId, DeviceKey, Flaw, Holder, Map, Request, State};
 use tokio::sync::watch;
 
 use crate::clock::{monotonic, system_s};
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::{CAPABILITY_HEADER, EPOCH_HEADER};
 
+/// A map is at most so many epochs behind that of a client.
+const EPOCHS_AHEAD_MAX: u64 = 1 << 20;
 /// How long a request waits for the map that its sender has already.
 const MAP_WAIT: Duration = Duration::from_secs(2);
 
@@ -41,6 +43,8 @@ struct Member {
 pub(super) struct Permit {
     /// The fence of its capability.
     pub(super) fence: u32,
+    /// The epoch of the sender's map.
+    pub(super) epoch: u64,
 }
 
 /// Whether a command changes anything.
@@ -69,12 +73,12 @@ impl Guard {
     ) -> Answer<Permit> {
         let capability = self.capability(headers)?;
         capability.allows(&request, system_s()).map_err(refused)?;
-        self.same_epoch(headers).await?;
+        let epoch = self.same_epoch(headers).await?;
         if effect == Effect::Changes && !self.has_lease() {
             let detail = "the device has not heard from the metadata service, and takes no change meanwhile";
             return Err(Problem::new(Word::NoLease, detail));
         }
-        Ok(Permit { fence: capability.fence })
+        Ok(Permit { fence: capability.fence, epoch })
     }
 
     fn capability(&self, headers: &HeaderMap) -> Answer<Capability> {
@@ -92,7 +96,7 @@ impl Guard {
     }
 
     /// Refuses an older epoch, and waits a moment for a newer one.
-    async fn same_epoch(&self, headers: &HeaderMap) -> Answer<()> {
+    async fn same_epoch(&self, headers: &HeaderMap) -> Answer<u64> {
         let sent = headers.get(EPOCH_HEADER).and_then(|epoch| epoch.to_str().ok()?.parse::<u64>().ok());
         let sent =
             sent.ok_or_else(|| Problem::new(Word::Invalid, format!("the header {EPOCH_HEADER} is missing")))?;
@@ -100,6 +104,9 @@ impl Guard {
         if sent < own {
             let detail = format!("the sender's map has epoch {sent}, the device's {own}");
             return Err(Problem::new(Word::Epoch, detail).with_number(own));
+        }
+        if sent - own > EPOCHS_AHEAD_MAX {
+            return Err(Problem::new(Word::Invalid, format!("{sent} is no epoch of this cluster")));
         }
         if sent > own {
             self.seen.send_if_modified(|seen| std::mem::replace(seen, sent.max(*seen)) < sent);
@@ -110,7 +117,12 @@ impl Guard {
                 return Err(Problem::new(Word::NoLease, detail));
             }
         }
-        Ok(())
+        Ok(sent)
+    }
+
+    /// Refuses a command without a capability of this device, before its body is read.
+    pub(super) fn knows(&self, headers: &HeaderMap) -> Answer<()> {
+        self.capability(headers).map(drop)
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -139,11 +151,11 @@ impl Guard {
         self.member.read().map.clone()
     }
 
-    /// Whether this device holds the slot; with `ready`, whether it knows everything of it.
-    pub(super) fn holds(&self, slot: usize, ready: bool) -> bool {
+    /// Whether this device holds the slot in a way that `enough` accepts.
+    pub(super) fn holds(&self, slot: usize, enough: fn(&Holder) -> bool) -> bool {
         let member = self.member.read();
         let (Some(device), Some(map)) = (member.device, &member.map) else { return false };
-        map.holders(slot).iter().any(|holder| holder.device == device && (holder.ready || !ready))
+        map.holders(slot).iter().any(|holder| holder.device == device && enough(holder))
     }
 
     /// Whether the map counts this device among those that answer.

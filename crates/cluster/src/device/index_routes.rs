@@ -10,16 +10,20 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use proto::cluster::{
-    BatchItem, Entry, ObjectId, Request, SLOTS, decode_batch, encode_batch, rights, slot_of,
+    BatchItem, Entry, Holder, ObjectId, Request, SLOTS, decode_batch, encode_batch, rights, slot_of,
 };
 use serde::Deserialize;
 
 use super::Device;
-use super::guard::Effect;
+use super::guard::{Effect, Permit};
 use super::index::Wanted;
 use super::work::blocking;
+use crate::clock::system_ns;
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::MORE_HEADER;
+
+/// How far the stamp of an entry may be ahead of the device's clock: one far ahead could never be replaced.
+const STAMPS_AHEAD_MAX_NS: u64 = 86_400_000_000_000;
 
 #[derive(Debug, Deserialize)]
 struct Listing {
@@ -50,15 +54,27 @@ pub(super) fn routes() -> Router<Arc<Device>> {
 
 async fn insert(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answer<StatusCode> {
     let items = batch(&body)?;
+    let mut epoch = 0;
     for group in groups(&items) {
-        admit(&device, &headers, rights::WRITE_INDEX, group, Effect::Changes).await?;
+        epoch = admit(&device, &headers, rights::WRITE_INDEX, group, Effect::Changes).await?.epoch;
+    }
+    let latest = system_ns() + STAMPS_AHEAD_MAX_NS;
+    if let Some(wrong) = items.iter().find(|item| Entry::stamp_of(&item.entry) > Some(latest)) {
+        let detail = format!("the stamp of `{}` is more than a day ahead of this device's clock", wrong.name);
+        return Err(Problem::new(Word::Invalid, detail));
     }
     if let Some(wrong) = items.iter().find(|item| Entry::decode(&item.entry).is_err()) {
         return Err(Problem::new(Word::Invalid, format!("the entry of `{}` is none", wrong.name)));
     }
     blocking(&device, move |device| {
         let _same_map = device.index.hold();
-        holds_all(device, &items, false)?;
+        // The map may have changed since the request was let in: then others hold the slot, too.
+        if device.guard.epoch() != epoch {
+            let detail = "the map changed while the request waited";
+            return Err(Problem::new(Word::Epoch, detail).with_number(device.guard.epoch()));
+        }
+        device.store.has_room_for_entries()?;
+        holds_all(device, &items, Holder::takes_entries)?;
         // The sender's clock is behind another's: what is acknowledged must win over what was there before.
         if let Some(newer) = device.index.newer(&items)? {
             let detail = format!("a name has an entry with the stamp {newer}, which is newer");
@@ -77,7 +93,7 @@ async fn find(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answer<
     }
     blocking(&device, move |device| {
         let _same_map = device.index.hold();
-        holds_all(device, &items, true)?;
+        holds_all(device, &items, Holder::is_ready)?;
         device.index.get(&mut items)?;
         // What is found stays true, content does not change. That a name is missing may not be true any more.
         if !device.guard.has_lease() && items.iter().any(|item| item.entry.is_empty()) {
@@ -116,7 +132,9 @@ async fn listed(
     let Listing { group, prefix, after, limit, .. } = listing;
     blocking(&device, move |device| {
         let _same_map = device.index.hold();
-        if let Some(slot) = slots.iter().find(|&&slot| !device.guard.holds(slot, true)) {
+        // Whoever copies knows what each holder can teach.
+        let enough: fn(&Holder) -> bool = if tombstones { |_| true } else { Holder::is_ready };
+        if let Some(slot) = slots.iter().find(|&&slot| !device.guard.holds(slot, enough)) {
             return Err(not_ready(*slot));
         }
         if !device.guard.has_lease() {
@@ -134,7 +152,9 @@ async fn listed(
 }
 
 fn batch(body: &Bytes) -> Answer<Vec<BatchItem>> {
-    decode_batch(body).ok_or_else(|| Problem::new(Word::Invalid, "the body is no batch of names"))
+    decode_batch(body)
+        .filter(|items| !items.is_empty())
+        .ok_or_else(|| Problem::new(Word::Invalid, "the body is no batch of names"))
 }
 
 fn groups(items: &[BatchItem]) -> Vec<u32> {
@@ -144,13 +164,20 @@ fn groups(items: &[BatchItem]) -> Vec<u32> {
     groups
 }
 
-async fn admit(device: &Device, headers: &HeaderMap, right: u32, group: u32, effect: Effect) -> Answer<()> {
+async fn admit(
+    device: &Device,
+    headers: &HeaderMap,
+    right: u32,
+    group: u32,
+    effect: Effect,
+) -> Answer<Permit> {
     let request = Request { right, object: ObjectId::of_group(group), from: 0, to: 0 };
-    device.guard.admit(headers, request, effect).await.map(drop)
+    device.guard.admit(headers, request, effect).await
 }
 
-fn holds_all(device: &Device, items: &[BatchItem], ready: bool) -> Answer<()> {
-    let missing = items.iter().map(|item| slot_of(&item.name)).find(|&slot| !device.guard.holds(slot, ready));
+fn holds_all(device: &Device, items: &[BatchItem], enough: fn(&Holder) -> bool) -> Answer<()> {
+    let missing =
+        items.iter().map(|item| slot_of(&item.name)).find(|&slot| !device.guard.holds(slot, enough));
     missing.map_or(Ok(()), |slot| Err(not_ready(slot)))
 }
 

@@ -8,6 +8,7 @@
 //! - `index` the slots that it holds
 //! - `guard` who may do what, now
 //! - `routes`, `index_routes` the commands over HTTP
+//! - `rebuild` computes components of lost devices
 //! - `agent` joins the cluster, keeps the lease, copies slots
 
 mod agent;
@@ -17,6 +18,7 @@ mod index;
 mod index_routes;
 mod object;
 mod rate;
+mod rebuild;
 mod routes;
 mod store;
 mod tables;

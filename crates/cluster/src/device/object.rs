@@ -23,6 +23,7 @@ use crate::wire::LAYOUT_ATTRIBUTE;
 
 /// Space is laid out in steps of this many bytes, so that components that grow at the same time stay contiguous.
 const LAYOUT_STEP_BYTES: u64 = 8 << 20;
+const LAYOUT_STEP_BYTES_MIN: u64 = 256 << 10;
 /// Longest content that is written over older content in one command.
 pub(super) const REWRITE_BYTES_MAX: usize = 4 << 20;
 
@@ -59,19 +60,16 @@ struct Unsaved {
 
 impl Object {
     /// A new object, which the database does not know yet.
-    pub(super) fn create(id: ObjectId, file: File, folder: File, expected: u64, layout: Vec<u8>) -> Self {
+    pub(super) fn create(id: ObjectId, file: File, folder: File, layout: Vec<u8>) -> Self {
         let now = system_ns();
         let row = ObjectRow { length: 0, fence: 0, sealed: false, created: now, modified: now };
         let unsaved = Unsaved { any: true, layout: Some(layout), ..Unsaved::default() };
-        let object = Self {
+        Self {
             id,
             file: Arc::new(Synced { file, folder: Mutex::new(Some(folder)) }),
             laid_out: Mutex::new(0),
             state: RwLock::new(State { row, pieces: Vec::new(), unsaved, removed: false }),
-        };
-        // The append that needs the space says so if there is none.
-        let _ = object.lay_out(&mut object.laid_out.lock(), expected.min(LAYOUT_STEP_BYTES));
-        object
+        }
     }
 
     /// An object that the database knows.
@@ -190,14 +188,14 @@ impl Object {
         }
         let (from, whole) = self.with_margins(at, content)?;
         let over = self.row().length.min(from + whole.len() as u64) > from;
+        self.lay_out(&mut laid_out, from + whole.len() as u64)?;
         if over {
             // First where a crash can't hurt it: older bytes, acknowledged long ago, share its checksums.
             let redo = Change::Redo { id: self.id, at: from, content: whole.clone() };
-            let saved = self.save(&mut self.state.write(), commits);
+            let saved = self.save(&mut self.state.write(), commits)?;
             commits.wait(saved)?;
             commits.now(vec![redo])?;
         }
-        self.lay_out(&mut laid_out, from + whole.len() as u64)?;
         let ticket = self.put(commits, from, &whole, over)?;
         Ok((ticket, self.row().length - length))
     }
@@ -224,7 +222,7 @@ impl Object {
         state.unsaved.gone.extend(gone);
         state.unsaved.pieces.extend(new);
         state.row.length = state.row.length.max(end);
-        let ticket = self.save(&mut state, commits);
+        let ticket = self.save(&mut state, commits)?;
         if !redone {
             return Ok(ticket);
         }
@@ -254,12 +252,12 @@ impl Object {
 
     /// Shortens the object to `bytes` and seals it. A second time is fine. Returns by how much.
     pub(super) fn seal(&self, commits: &Commits, bytes: u64, fence: u32) -> Answer<(Ticket, u64)> {
-        let mut laid_out = self.laid_out.lock();
+        let _alone = self.laid_out.lock();
         let row = self.row();
         if row.sealed {
             let same = row.length == bytes;
             return if same {
-                Ok((self.save(&mut self.state.write(), commits), 0))
+                Ok((self.save(&mut self.state.write(), commits)?, 0))
             } else {
                 Err(self.fenced())
             };
@@ -267,11 +265,25 @@ impl Object {
         if fence < row.fence {
             return Err(self.fenced());
         }
-        let shortened = self.shorten(commits, bytes, true)?;
-        // Gives back what was laid out and not used. It only takes room if that fails.
-        let _ = self.file.file.set_len(self.row().length);
-        *laid_out = self.row().length;
-        Ok(shortened)
+        self.shorten(commits, bytes, true)
+    }
+
+    /// Seals the object at `bytes`, or where it ends before, unless it is sealed.
+    pub(super) fn seal_at_most(&self, commits: &Commits, bytes: u64) -> Answer<(Ticket, u64)> {
+        let _alone = self.laid_out.lock();
+        let row = self.row();
+        let bytes = if row.sealed { row.length } else { bytes.min(row.length) };
+        self.shorten(commits, bytes, true)
+    }
+
+    /// Gives back what was laid out and is not used, of an object that is sealed.
+    pub(super) fn trim(&self) {
+        let mut laid_out = self.laid_out.lock();
+        let length = self.row().length;
+        // It only takes room if that fails.
+        if self.file.file.set_len(length).is_ok() {
+            *laid_out = length;
+        }
     }
 
     fn shorten(&self, commits: &Commits, bytes: u64, seal: bool) -> Answer<(Ticket, u64)> {
@@ -294,11 +306,11 @@ impl Object {
         }
         state.row.length = bytes;
         state.row.sealed |= seal;
-        Ok((self.save(&mut state, commits), cut_bytes))
+        Ok((self.save(&mut state, commits)?, cut_bytes))
     }
 
     /// Raises the fence, and makes all durable that was acknowledged before.
-    pub(super) fn fence(&self, commits: &Commits, fence: u32) -> Ticket {
+    pub(super) fn fence(&self, commits: &Commits, fence: u32) -> Answer<Ticket> {
         let _alone = self.laid_out.lock();
         let mut state = self.state.write();
         state.row.fence = state.row.fence.max(fence);
@@ -306,7 +318,7 @@ impl Object {
     }
 
     /// Makes all durable that was acknowledged.
-    pub(super) fn flush(&self, commits: &Commits) -> Ticket {
+    pub(super) fn flush(&self, commits: &Commits) -> Answer<Ticket> {
         let _alone = self.laid_out.lock();
         self.save(&mut self.state.write(), commits)
     }
@@ -323,7 +335,10 @@ impl Object {
     }
 
     /// Enqueues what the database does not know. Its order is that of the changes, since the caller holds the state.
-    fn save(&self, state: &mut State, commits: &Commits) -> Ticket {
+    fn save(&self, state: &mut State, commits: &Commits) -> Answer<Ticket> {
+        if state.removed {
+            return Err(self.missing());
+        }
         let unsaved = std::mem::take(&mut state.unsaved);
         state.row.modified = system_ns();
         let row = state.row;
@@ -335,7 +350,7 @@ impl Object {
             let change = Change::Attribute { id, page, number, value: Some(layout) };
             changes.push(Pending { change, file: None });
         }
-        commits.enqueue(changes)
+        Ok(commits.enqueue(changes))
     }
 
     /// Waits for other changes, and refuses one that is fenced off.
@@ -356,7 +371,9 @@ impl Object {
         if end <= *laid_out {
             return Ok(());
         }
-        let to = end.next_multiple_of(LAYOUT_STEP_BYTES);
+        // A short object takes little more than it needs, a long one is laid out in long pieces.
+        let step = (end / 4).next_power_of_two().clamp(LAYOUT_STEP_BYTES_MIN, LAYOUT_STEP_BYTES);
+        let to = end.next_multiple_of(step);
         let laid =
             rustix::fs::fallocate(&self.file.file, FallocateFlags::KEEP_SIZE, *laid_out, to - *laid_out);
         match laid {

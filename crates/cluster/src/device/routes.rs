@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
@@ -47,12 +48,6 @@ struct Length {
 }
 
 #[derive(Debug, Deserialize)]
-struct Expected {
-    #[serde(default)]
-    bytes: u64,
-}
-
-#[derive(Debug, Deserialize)]
 struct Fence {
     fence: u32,
 }
@@ -82,9 +77,12 @@ impl Device {
             .route("/objects/{id}/fence", post(fence))
             .route("/objects/{id}/seal", post(seal))
             .route("/objects/{id}/attributes", get(attributes))
-            .route("/objects/{id}/attributes/{page}/{number}", put(set_attribute).delete(remove_attribute))
-            .route("/status", get(status));
-        let routes = objects.merge(index_routes::routes()).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
+            .route("/objects/{id}/attributes/{page}/{number}", put(set_attribute).delete(remove_attribute));
+        let checked = objects
+            .merge(index_routes::routes())
+            .layer(middleware::from_fn_with_state(Arc::clone(self), check_capability))
+            .layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
+        let routes = checked.route("/status", get(status));
         Router::new().nest("/device/v1", routes).with_state(Arc::clone(self))
     }
 
@@ -114,6 +112,16 @@ impl Device {
     }
 }
 
+/// Refuses who has no capability at all, before anything of the body is read.
+async fn check_capability(
+    State(device): Shared,
+    request: axum::extract::Request,
+    next: Next,
+) -> Answer<Response> {
+    device.guard.knows(request.headers())?;
+    Ok(next.run(request).await)
+}
+
 /// The object of a path that holds data.
 fn data_object(id: &str) -> Answer<ObjectId> {
     let id: ObjectId = id.parse().map_err(|error| Problem::new(Word::Invalid, format!("`{id}`: {error}")))?;
@@ -125,7 +133,6 @@ type Shared = State<Arc<Device>>;
 async fn create(
     State(device): Shared,
     Path(id): Path<String>,
-    Query(expected): Query<Expected>,
     headers: HeaderMap,
     layout: Bytes,
 ) -> Answer<StatusCode> {
@@ -134,7 +141,7 @@ async fn create(
     if layout.len() > ATTRIBUTE_BYTES_MAX {
         return Err(too_long("an attribute", ATTRIBUTE_BYTES_MAX));
     }
-    blocking(&device, move |device| device.store.create(id, expected.bytes, layout.to_vec())).await?;
+    blocking(&device, move |device| device.store.create(id, layout.to_vec())).await?;
     Ok(StatusCode::CREATED)
 }
 

@@ -11,9 +11,9 @@ use base::{Error, Result};
 use parking_lot::Mutex;
 use proto::cluster::ObjectId;
 
-use super::commit::Commits;
+use super::commit::{Commits, Pending, Ticket};
 use super::object::{Object, missing};
-use super::tables::{ObjectRow, Tables};
+use super::tables::{Change, ObjectRow, Tables};
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::{LAYOUT_ATTRIBUTE, ListedObject, ListedObjects, QUOTA_ATTRIBUTE};
 
@@ -132,7 +132,7 @@ impl Store {
     }
 
     /// Creates an empty object.
-    pub(super) fn create(&self, id: ObjectId, expected: u64, layout: Vec<u8>) -> Answer<()> {
+    pub(super) fn create(&self, id: ObjectId, layout: Vec<u8>) -> Answer<()> {
         self.has_room(id.group, 0)?;
         let path = self.path(id);
         let folder = path.parent().expect("it is in a folder");
@@ -146,7 +146,7 @@ impl Store {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path);
         let folder = File::open(folder).map_err(failed)?;
-        let object = Object::create(id, file.map_err(failed)?, folder, expected, layout);
+        let object = Object::create(id, file.map_err(failed)?, folder, layout);
         self.make_room(&mut open);
         open.insert(id, Arc::new(object));
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl Store {
         if let Some(object) = open.get(&id) {
             return Ok(Arc::clone(object));
         }
-        let row = self.tables.object(id)?.ok_or_else(|| missing(id))?;
+        let (row, pieces) = self.tables.whole_object(id)?.ok_or_else(|| missing(id))?;
         let file = match OpenOptions::new().read(true).write(true).open(self.path(id)) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -168,7 +168,7 @@ impl Store {
             }
             Err(error) => return Err(Error::from_io(format!("open object {id}"), error).into()),
         };
-        let object = Arc::new(Object::open(id, file, row, self.tables.pieces(id)?));
+        let object = Arc::new(Object::open(id, file, row, pieces));
         self.make_room(&mut open);
         open.insert(id, Arc::clone(&object));
         Ok(object)
@@ -205,7 +205,9 @@ impl Store {
     /// Writes over what is there.
     pub(super) fn write(&self, id: ObjectId, at: u64, content: &[u8], fence: u32) -> Answer<()> {
         self.has_room(id.group, content.len() as u64)?;
-        let (ticket, grown) = self.get(id)?.write(&self.commits, at, content, fence)?;
+        // Held until the database knows: else another look could find an older object.
+        let object = self.get(id)?;
+        let (ticket, grown) = object.write(&self.commits, at, content, fence)?;
         self.resized(id.group, grown, 0);
         Ok(self.commits.wait(ticket)?)
     }
@@ -213,7 +215,7 @@ impl Store {
     pub(super) fn flush(&self, id: ObjectId) -> Answer<()> {
         let object = self.get(id)?;
         let bytes = object.dirty_bytes();
-        let ticket = object.flush(&self.commits);
+        let ticket = object.flush(&self.commits)?;
         self.commits.wait(ticket)?;
         let less = |dirty: u64| Some(dirty.saturating_sub(bytes));
         let _ = self.dirty.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -229,35 +231,71 @@ impl Store {
     }
 
     pub(super) fn truncate(&self, id: ObjectId, bytes: u64, fence: u32) -> Answer<()> {
-        let (ticket, cut) = self.get(id)?.truncate(&self.commits, bytes, fence)?;
+        let object = self.get(id)?;
+        let (ticket, cut) = object.truncate(&self.commits, bytes, fence)?;
         self.resized(id.group, 0, cut);
         Ok(self.commits.wait(ticket)?)
     }
 
+    /// Shortens an object to `bytes`, and seals it.
     pub(super) fn seal(&self, id: ObjectId, bytes: u64, fence: u32) -> Answer<()> {
-        let (ticket, cut) = self.get(id)?.seal(&self.commits, bytes, fence)?;
+        self.seal_by(id, |object| object.seal(&self.commits, bytes, fence))
+    }
+
+    /// Seals an object at `bytes`, or where it ends before.
+    pub(super) fn seal_at_most(&self, id: ObjectId, bytes: u64) -> Answer<()> {
+        self.seal_by(id, |object| object.seal_at_most(&self.commits, bytes))
+    }
+
+    fn seal_by(&self, id: ObjectId, seal: impl FnOnce(&Object) -> Answer<(Ticket, u64)>) -> Answer<()> {
+        let object = self.get(id)?;
+        let (ticket, cut) = seal(&object)?;
         self.resized(id.group, 0, cut);
-        Ok(self.commits.wait(ticket)?)
+        self.commits.wait(ticket)?;
+        // Only now: before, a crash could have left an object that is longer than its file.
+        object.trim();
+        Ok(())
     }
 
     /// Raises the fence of an object; returns its durable length.
+    ///
+    /// One that is missing is made, empty: who was to create it finds the fence.
     pub(super) fn fence(&self, id: ObjectId, fence: u32) -> Answer<u64> {
-        let object = self.get(id)?;
-        let ticket = object.fence(&self.commits, fence);
+        let object = match self.get(id) {
+            Err(problem) if problem.word == Word::Missing => match self.create(id, Vec::new()) {
+                Err(problem) if problem.word != Word::Exists => return Err(problem),
+                _ => self.get(id)?,
+            },
+            found => found?,
+        };
+        let ticket = object.fence(&self.commits, fence)?;
         self.commits.wait(ticket)?;
         Ok(object.row().length)
     }
 
     pub(super) fn remove(&self, id: ObjectId) -> Answer<()> {
-        let object = self.get(id)?;
-        let length = object.row().length;
-        let ticket = object.remove(&self.commits)?;
+        let (ticket, length) = match self.get(id) {
+            Ok(object) => (object.remove(&self.commits)?, object.row().length),
+            // Its file is missing; what the database knows goes all the same.
+            Err(problem) if problem.word == Word::Damaged => {
+                let change = Pending { change: Change::Remove { id }, file: None };
+                let length = self.tables.object(id)?.map_or(0, |row| row.length);
+                (self.commits.enqueue(vec![change]), length)
+            }
+            Err(problem) => return Err(problem),
+        };
         self.commits.wait(ticket)?;
-        self.open.lock().remove(&id);
+        // Nobody creates it anew before its file is gone.
+        let mut open = self.open.lock();
+        open.remove(&id);
         self.resized(id.group, 0, length);
         self.count.fetch_sub(1, Ordering::Relaxed);
-        std::fs::remove_file(self.path(id))
-            .map_err(|error| Error::from_io(format!("remove object {id}"), error).into())
+        match std::fs::remove_file(self.path(id)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::from_io(format!("remove object {id}"), error).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Objects of a group with numbers above `after`.
@@ -314,6 +352,18 @@ impl Store {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses entries when the disk is nearly full: the database must always be able to grow.
+    pub(super) fn has_room_for_entries(&self) -> Answer<()> {
+        let (_, free) = self.space()?;
+        if free < RESERVE_BYTES / 2 {
+            return Err(Problem::new(
+                Word::Full,
+                format!("the device's disk is full: {free} bytes are free"),
+            ));
+        }
+        Ok(())
     }
 
     fn resized(&self, group: u32, grown: u64, cut: u64) {

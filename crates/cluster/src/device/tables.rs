@@ -183,20 +183,23 @@ impl Tables {
         Ok(())
     }
 
-    /// The checksums of an object, by first byte.
-    pub(super) fn pieces(&self, id: ObjectId) -> Result<Vec<SummedPiece>> {
-        let table = self.table(PIECES)?;
+    /// An object and its checksums, by first byte, as of one moment.
+    pub(super) fn whole_object(&self, id: ObjectId) -> Result<Option<(ObjectRow, Vec<SummedPiece>)>> {
+        let read = self.read()?;
         let bytes = id.to_bytes();
+        let row = read.open_table(OBJECTS).map_err(failed)?.get(bytes).map_err(failed)?;
+        let Some(row) = row.map(|row| ObjectRow::of(row.value())) else { return Ok(None) };
+        let table = read.open_table(PIECES).map_err(failed)?;
         let found = table.range((bytes, 0)..=(bytes, u64::MAX)).map_err(failed)?;
-        found
-            .map(|row| {
-                row.map(|(key, value)| {
+        let piece =
+            |row: std::result::Result<(redb::AccessGuard<'_, _>, redb::AccessGuard<'_, (u32, u64)>), _>| {
+                row.map(|(key, value): (redb::AccessGuard<'_, ([u8; 12], u64)>, _)| {
                     let (bytes, sum) = value.value();
                     SummedPiece { from: key.value().1, bytes, sum }
                 })
-            })
-            .collect::<std::result::Result<_, _>>()
-            .map_err(failed)
+            };
+        let pieces: std::result::Result<Vec<_>, redb::StorageError> = found.map(piece).collect();
+        Ok(Some((row, pieces.map_err(failed)?)))
     }
 
     /// The attributes of an object, by page and number.

@@ -10,6 +10,7 @@ use proto::cluster::{DeviceId, DeviceKey, Map, UNIT_BYTES, Width};
 use serde::{Deserialize, Serialize};
 
 use super::engine::{Condition, Engine, Write};
+use super::queue::Rebuild;
 use crate::clock::monotonic;
 use crate::token::{ClusterToken, hex, random};
 
@@ -62,6 +63,7 @@ pub struct Metadata {
     /// When this instance began: nobody is silent for longer than that.
     pub(super) started: Instant,
     pub(super) http: reqwest::Client,
+    pub(super) rebuild: Mutex<Rebuild>,
 }
 
 impl Metadata {
@@ -88,6 +90,7 @@ impl Metadata {
             clients: Mutex::default(),
             started: monotonic(),
             http: crate::http::client()?,
+            rebuild: Mutex::default(),
         }))
     }
 

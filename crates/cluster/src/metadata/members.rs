@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base::{Error, ErrorKind, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use proto::cluster::{Capability, Device, DeviceId, Map, State, place_slots, rights};
+use proto::cluster::{Capability, Device, DeviceId, Holder, Map, State, place_slots, rights};
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{Metadata, SeenClient, SeenDevice, parse};
@@ -14,7 +14,6 @@ use crate::clock::{monotonic, system_s};
 use crate::token::hex;
 use crate::wire::{
     ClientAnswer, ClientRequest, ClusterStatus, DeviceView, Heartbeat, JoinAnswer, JoinRequest, Pulse,
-    SegmentState,
 };
 
 /// How long capabilities last; clients and devices get new ones with each renewal.
@@ -96,13 +95,22 @@ impl Metadata {
 
     fn admit(&self, identity: &str) -> Result<Member> {
         let number = u32::try_from(self.next("device")?);
-        let number =
-            number.map_err(|_| Error::new(ErrorKind::Full, "the cluster has no more numbers for devices"))?;
-        let member = Member { device: DeviceId(number), identity: identity.to_owned(), key_epoch: 1 };
+        let full = |_| Error::new(ErrorKind::Full, "the cluster has no more numbers for devices");
+        let member =
+            Member { device: DeviceId(number.map_err(full)?), identity: identity.to_owned(), key_epoch: 1 };
         let text = serde_json::to_vec(&member).expect("it is plain data");
-        let key = member_key(member.device);
-        self.engine.commit(&[Condition::Absent(key.clone())], &[Write::Put(key, text)])?;
-        Ok(member)
+        let (key, own) = (member_key(member.device), format!("identity/{identity}"));
+        let conditions = [Condition::Absent(key.clone()), Condition::Absent(own.clone())];
+        let writes =
+            [Write::Put(key, text), Write::Put(own.clone(), member.device.0.to_string().into_bytes())];
+        if self.engine.commit(&conditions, &writes)? {
+            return Ok(member);
+        }
+        // The same device asked twice: its number is the first one's.
+        let lost =
+            || Error::new(ErrorKind::Corrupt, format!("the number of the device `{identity}` is missing"));
+        let found = self.engine.get(&own)?.ok_or_else(lost)?;
+        self.member(DeviceId(parse(&own, &found.value)?))
     }
 
     /// A device says that it lives.
@@ -121,10 +129,14 @@ impl Metadata {
                 known.state = State::Up;
                 changed = true;
             }
-            for &(slot, since) in &beat.ready {
+            for &(slot, from) in &beat.ready {
                 let holders = map.slots.get_mut(slot).into_iter().flatten();
-                for holder in holders.filter(|holder| holder.device == device && holder.since == since) {
-                    changed |= !std::mem::replace(&mut holder.ready, true);
+                let learns = |holder: &&mut Holder| {
+                    holder.device == device && holder.from == from && holder.takes_entries()
+                };
+                for holder in holders.filter(learns) {
+                    holder.had.clear();
+                    changed |= std::mem::replace(&mut holder.from, 0) != 0;
                 }
             }
             if changed {
@@ -138,6 +150,7 @@ impl Metadata {
             rights: rights::READ_INDEX,
             ..capability
         })?;
+        let rebuild = self.tasks_for(&map, device)?;
         Ok(Pulse {
             lease_ms: self.lease_ms(),
             key: hex(&key.to_bytes()),
@@ -145,6 +158,7 @@ impl Metadata {
             epoch: map.epoch,
             map: (map.epoch > beat.epoch).then_some(map),
             peers,
+            rebuild,
         })
     }
 
@@ -167,11 +181,22 @@ impl Metadata {
             return Ok(());
         }
         self.change_map(|map| {
-            for device in map.devices.iter_mut().filter(|device| silent.contains(&device.device)) {
+            let mut changed = false;
+            // One that was heard meanwhile has a lease again.
+            let seen = self.devices.lock();
+            let quiet = |device: &Device| {
+                silent.contains(&device.device)
+                    && seen.get(&device.device).is_none_or(|seen| now.since(seen.at) > patience)
+            };
+            for device in map.devices.iter_mut().filter(|device| quiet(device)) {
                 device.state = State::Down;
+                changed = true;
             }
-            place_slots(map, false);
-            true
+            drop(seen);
+            changed && {
+                place_slots(map, false);
+                true
+            }
         })
         .map(drop)
     }
@@ -279,7 +304,10 @@ impl Metadata {
         let view = |device: &Device| {
             let holds = |ready: bool| {
                 let slots = map.slots.iter().flatten();
-                slots.filter(|holder| holder.device == device.device && (!ready || !holder.ready)).count()
+                slots
+                    .filter(|holder| holder.device == device.device && holder.takes_entries())
+                    .filter(|holder| !ready || !holder.is_ready())
+                    .count()
             };
             let known = seen.get(&device.device);
             DeviceView {
@@ -291,17 +319,18 @@ impl Metadata {
                     .unwrap_or(u64::MAX),
             }
         };
-        let segments = self.segments()?;
-        let open = segments.iter().filter(|segment| segment.state == SegmentState::Open).count() as u64;
+        let mut devices: Vec<_> = map.devices.iter().map(view).collect();
+        devices.sort_by_key(|view| view.device.device);
         Ok(ClusterStatus {
             cluster: map.cluster.clone(),
             epoch: map.epoch,
             k: map.k,
             m: map.m,
             formed: !map.slots.is_empty(),
-            devices: map.devices.iter().map(view).collect(),
-            segments_open: open,
-            segments_sealed: segments.len() as u64 - open,
+            devices,
+            segments_open: self.open_segments()?.len() as u64,
+            segments_sealed: self.segments()?.len() as u64,
+            rebuilding: self.rebuild.lock().count(),
             records: self.count_records()?,
         })
     }

@@ -5,12 +5,15 @@
 //! - `cluster` what the cluster is: its secret, its width, its map
 //! - `members` devices and clients: joins, heartbeats, leases
 //! - `segments` opened, sealed, taken from clients that died
+//! - `rebuild` what is rebuilt where
 //! - `records` names that only one client can create
 //! - `routes` the commands over HTTP
 
 mod cluster;
 pub mod engine;
 mod members;
+mod queue;
+mod rebuild;
 mod records;
 mod routes;
 mod segments;

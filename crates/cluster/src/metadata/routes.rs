@@ -8,14 +8,14 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use base::Result;
-use proto::cluster::{DeviceId, Map};
+use base::{Error, ErrorKind, Result};
+use proto::cluster::{DeviceId, Map, State as DeviceState};
 use tokio::sync::watch;
 
 use super::cluster::Metadata;
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::{
-    ClientAnswer, ClientRequest, ClusterStatus, Heartbeat, JoinAnswer, JoinRequest, Pulse, Record,
+    ClientAnswer, ClientRequest, ClusterStatus, Heartbeat, JoinAnswer, JoinRequest, Pulse, Rebuilt, Record,
     RecordList, RecordName, RecordNames, RecordRequest, Records, SealRequest, Segment, SegmentAnswer,
     SegmentRequest,
 };
@@ -33,11 +33,14 @@ impl Metadata {
             .route("/devices", post(join))
             .route("/devices/{device}/heartbeat", post(heartbeat))
             .route("/devices/{device}/revoke", post(revoke))
+            .route("/devices/{device}/lost", post(lost))
+            .route("/devices/{device}/drain", post(drain))
             .route("/clients", post(client))
             .route("/clients/{client}/renew", post(renew))
             .route("/segments", post(open_segment))
             .route("/segments/{segment}", get(segment))
             .route("/segments/{segment}/seal", post(seal_segment))
+            .route("/segments/{segment}/rebuilt", post(rebuilt))
             .route("/records", put(put_record))
             .route("/records/get", post(record))
             .route("/records/list", post(list_records))
@@ -50,31 +53,32 @@ impl Metadata {
 
     /// Watches leases until `stop` becomes true. `event` is told what an operator should know.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>, event: impl Fn(&str)) {
-        let mut told = false;
-        let watch = async {
-            loop {
-                tokio::time::sleep(self.lease / 4).await;
-                match self.sweep().await {
-                    Ok(()) => told = false,
-                    Err(error) if !std::mem::replace(&mut told, true) => {
-                        event(&Problem::from(error).detail);
-                    }
-                    Err(_) => {}
-                }
-            }
-        };
+        // Apart: devices that hang while a segment is sealed must not keep others from being declared down.
+        let devices = self.every(&event, || async {
+            let own = Arc::clone(&self);
+            let swept = move || own.sweep_devices().and_then(|()| own.plan_rebuild());
+            let swept = tokio::task::spawn_blocking(swept).await;
+            swept.map_err(|error| Error::from_source(ErrorKind::Io, "watch the devices", error))?
+        });
+        let segments = self.every(&event, || self.sweep_segments());
         tokio::select! {
-            () = watch => {}
+            () = devices => {}
+            () = segments => {}
             _ = stop.wait_for(|&stop| stop) => {}
         }
     }
 
-    async fn sweep(self: &Arc<Self>) -> Result<()> {
-        let own = Arc::clone(self);
-        let swept = tokio::task::spawn_blocking(move || own.sweep_devices()).await;
-        swept
-            .map_err(|error| base::Error::from_source(base::ErrorKind::Io, "watch the devices", error))??;
-        self.sweep_segments().await
+    /// Does something again and again; tells of a failure once.
+    async fn every<F: Future<Output = Result<()>>>(&self, event: &impl Fn(&str), act: impl Fn() -> F) {
+        let mut told = false;
+        loop {
+            tokio::time::sleep(self.lease / 4).await;
+            match act().await {
+                Ok(()) => told = false,
+                Err(error) if !std::mem::replace(&mut told, true) => event(&Problem::from(error).detail),
+                Err(_) => {}
+            }
+        }
     }
 }
 
@@ -114,6 +118,25 @@ async fn heartbeat(
 async fn revoke(State(metadata): Shared, Path(device): Path<u32>) -> Answer<StatusCode> {
     blocking(metadata, move |metadata| metadata.revoke(DeviceId(device))).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn lost(State(metadata): Shared, Path(device): Path<u32>) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.retire(DeviceId(device), DeviceState::Lost)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn drain(State(metadata): Shared, Path(device): Path<u32>) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.retire(DeviceId(device), DeviceState::Draining)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn rebuilt(
+    State(metadata): Shared,
+    Path(segment): Path<u64>,
+    Json(done): Json<Rebuilt>,
+) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.rebuilt(segment, &done)).await?;
+    Ok(StatusCode::OK)
 }
 
 async fn client(State(metadata): Shared, Json(request): Json<ClientRequest>) -> Answer<Json<ClientAnswer>> {

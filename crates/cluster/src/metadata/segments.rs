@@ -8,7 +8,6 @@ use super::cluster::{Metadata, parse};
 use super::engine::{Condition, Stored, Write};
 use crate::clock::{monotonic, system_ns};
 use crate::http::{Failure, Reply, send, send_json};
-use crate::problem::Word;
 use crate::wire::{
     CAPABILITY_HEADER, EPOCH_HEADER, Fenced, SealRequest, Segment, SegmentAnswer, SegmentRequest,
     SegmentState,
@@ -17,11 +16,17 @@ use crate::wire::{
 /// Most segments in one step of a walk.
 const STEP: usize = 1000;
 
-fn key(segment: u64) -> String {
+/// Where a sealed segment is kept.
+pub(super) fn key(segment: u64) -> String {
     format!("segment/{segment:016x}")
 }
 
-fn text(segment: &Segment) -> Vec<u8> {
+/// Where an open segment is kept: there are few of them, and they are looked at often.
+fn open_key(segment: u64) -> String {
+    format!("open/{segment:016x}")
+}
+
+pub(super) fn text(segment: &Segment) -> Vec<u8> {
     serde_json::to_vec(segment).expect("it is plain data")
 }
 
@@ -54,8 +59,8 @@ impl Metadata {
             client: request.client,
             fence: 0,
         };
-        let put = Write::Put(key(number), text(&segment));
-        self.engine.commit(&[Condition::Absent(key(number))], &[put])?;
+        let put = Write::Put(open_key(number), text(&segment));
+        self.engine.commit(&[Condition::Absent(open_key(number))], &[put])?;
         let allowed = rights::CREATE | rights::APPEND | rights::READ | rights::READ_ATTRIBUTES;
         let capability = |device: &DeviceId| {
             self.capability(*device, (request.group, number), (allowed, 0), request.client)
@@ -64,22 +69,35 @@ impl Metadata {
         Ok(SegmentAnswer { segment: number, k: width.data, m: width.parity, devices, capabilities })
     }
 
-    fn stored_segment(&self, number: u64) -> Result<(Segment, Stored)> {
-        let key = key(number);
-        let missing = || Error::new(ErrorKind::NotFound, format!("there is no segment {number}"));
-        let found = self.engine.get(&key)?.ok_or_else(missing)?;
-        Ok((parse(&key, &found.value)?, found))
+    pub(super) fn stored_segment(&self, number: u64) -> Result<(Segment, Stored)> {
+        // Open first: one that is sealed between the two looks is found by the second.
+        for key in [open_key(number), key(number)] {
+            if let Some(found) = self.engine.get(&key)? {
+                return Ok((parse(&key, &found.value)?, found));
+            }
+        }
+        Err(Error::new(ErrorKind::NotFound, format!("there is no segment {number}")))
     }
 
     pub(super) fn segment(&self, number: u64) -> Result<Segment> {
         Ok(self.stored_segment(number)?.0)
     }
 
+    /// All sealed segments.
     pub(super) fn segments(&self) -> Result<Vec<Segment>> {
+        self.segments_below("segment/")
+    }
+
+    /// All open segments.
+    pub(super) fn open_segments(&self) -> Result<Vec<Segment>> {
+        self.segments_below("open/")
+    }
+
+    fn segments_below(&self, prefix: &str) -> Result<Vec<Segment>> {
         let mut segments = Vec::new();
         let mut after = String::new();
         loop {
-            let found = self.engine.list("segment/", &after, STEP)?;
+            let found = self.engine.list(prefix, &after, STEP)?;
             let Some((last, _)) = found.last() else { return Ok(segments) };
             after.clone_from(last);
             for (key, stored) in &found {
@@ -106,10 +124,14 @@ impl Metadata {
     fn finish_segment(&self, segment: Segment, stored: &Stored, length: u64) -> Result<()> {
         let number = segment.segment;
         let sealed = Segment { state: SegmentState::Sealed, length, ..segment };
-        let write =
-            if length == 0 { Write::Remove(key(number)) } else { Write::Put(key(number), text(&sealed)) };
-        let condition = Condition::Revision(key(number), stored.revision);
-        if self.engine.commit(&[condition], &[write])? {
+        let mut writes = vec![Write::Remove(open_key(number))];
+        if length > 0 {
+            writes.push(Write::Put(key(number), text(&sealed)));
+        }
+        let condition = Condition::Revision(open_key(number), stored.revision);
+        if self.engine.commit(&[condition], &writes)? {
+            // If one of its devices was lost meanwhile, it is looked at again.
+            self.rebuild.lock().looked_at = 0;
             return Ok(());
         }
         Err(Error::new(ErrorKind::Refused, format!("segment {number} was sealed by somebody else")))
@@ -117,8 +139,8 @@ impl Metadata {
 
     /// Takes segments from clients whose lease has ended.
     pub(super) async fn sweep_segments(&self) -> Result<()> {
-        for segment in self.segments()? {
-            if segment.state == SegmentState::Open && self.is_client_gone(segment.client) {
+        for segment in self.open_segments()? {
+            if self.is_client_gone(segment.client) {
                 // What does not work now is tried again with the next sweep.
                 let _ = self.take_segment(segment.segment).await;
             }
@@ -139,9 +161,12 @@ impl Metadata {
         let (segment, stored) = self.stored_segment(number).map_err(refused)?;
         let fence = segment.fence + 1;
         let fenced = Segment { fence, ..segment.clone() };
-        let condition = Condition::Revision(key(number), stored.revision);
-        let raised = self.engine.commit(&[condition], &[Write::Put(key(number), text(&fenced))]);
-        if segment.state == SegmentState::Sealed || !raised.map_err(refused)? {
+        if segment.state == SegmentState::Sealed {
+            return Ok(());
+        }
+        let condition = Condition::Revision(open_key(number), stored.revision);
+        let raised = self.engine.commit(&[condition], &[Write::Put(open_key(number), text(&fenced))]);
+        if !raised.map_err(refused)? {
             return Ok(());
         }
         let map = self.map();
@@ -154,7 +179,6 @@ impl Metadata {
         for &device in segment.devices.iter().filter(|&&device| answers(device)) {
             match self.command::<Fenced>(&fenced, device, &format!("fence?fence={fence}")).await {
                 Ok(answer) => lengths.push((device, answer.length)),
-                Err(failure) if failure.word() == Some(Word::Missing) => lengths.push((device, 0)),
                 Err(failure) => return Err(failure),
             }
         }
@@ -174,20 +198,10 @@ impl Metadata {
         self.finish_segment(now, &stored, length).map_err(refused)
     }
 
-    /// Seals a component, or removes it if nothing is in it.
+    /// Seals a component. One with nothing in it stays, empty: who still has a right to append finds it sealed.
     async fn end_component(&self, segment: &Segment, device: DeviceId, length: u64) -> Reply<()> {
-        let done = if length == 0 {
-            let request = self.to_component(segment, device, "", reqwest::Method::DELETE)?;
-            send(request).await.map(drop)
-        } else {
-            let request =
-                self.to_component(segment, device, &format!("/seal?bytes={length}"), reqwest::Method::POST)?;
-            send(request).await.map(drop)
-        };
-        match done {
-            Err(failure) if failure.word() == Some(Word::Missing) => Ok(()),
-            done => done,
-        }
+        let command = format!("/seal?bytes={length}");
+        send(self.to_component(segment, device, &command, reqwest::Method::POST)?).await.map(drop)
     }
 
     async fn command<T: serde::de::DeserializeOwned>(
@@ -209,7 +223,7 @@ impl Metadata {
     ) -> Reply<reqwest::RequestBuilder> {
         let map = self.map();
         let id = ObjectId { group: segment.group, number: segment.segment };
-        let allowed = (rights::MANAGE | rights::REMOVE, segment.fence);
+        let allowed = (rights::MANAGE, segment.fence);
         let capability = self.capability(device, (id.group, id.number), allowed, 0);
         let capability = capability.map_err(|error| Failure::Refused(error.into()))?;
         let address = map.device(device).map(|device| device.address.clone()).unwrap_or_default();

@@ -43,7 +43,8 @@ impl Insertion {
             self.epoch = map.epoch;
             self.missing.clear();
             for (entry, &slot) in self.slots.iter().enumerate() {
-                let holders = map.holders(slot);
+                let holders: Vec<_> =
+                    map.holders(slot).iter().filter(|holder| holder.takes_entries()).collect();
                 // With fewer holders, an acknowledged entry would not survive as many losses as it should.
                 if holders.len() < map.holders_wanted() {
                     self.epoch = 0;
@@ -76,10 +77,7 @@ mod tests {
     use super::*;
 
     fn map(epoch: u64, holders: &[u32]) -> Map {
-        let holders: Vec<_> = holders
-            .iter()
-            .map(|&device| Holder { device: DeviceId(device), ready: true, since: 1 })
-            .collect();
+        let holders: Vec<_> = holders.iter().map(|&device| Holder::new(DeviceId(device), 0, 1)).collect();
         Map {
             cluster: String::new(),
             epoch,

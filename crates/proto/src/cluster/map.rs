@@ -38,29 +38,93 @@ pub struct Device {
     pub free: u64,
 }
 
-/// One holder of a slot; in JSON `[device, ready, since]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(from = "(DeviceId, bool, u64)", into = "(DeviceId, bool, u64)")]
+/// One holder of a slot; in JSON `[device, from, since, until, had]`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "HolderText", into = "HolderText")]
 pub struct Holder {
     /// The device.
     pub device: DeviceId,
-    /// Whether it has all entries of the slot that were acknowledged.
-    pub ready: bool,
+    /// The epoch from which on it has everything that was acknowledged: 0 if it has all, before that the epoch in which
+    /// it began to take entries.
+    pub from: u64,
     /// The epoch in which it became a holder. A device that finds another number than before held the slot not all the
     /// time, and forgets what it has of it.
     pub since: u64,
+    /// If not 0, it retired in this epoch: it has what was acknowledged before, and gets nothing new. It stays until
+    /// those that replace it know everything, since until then it may be the last that does.
+    pub until: u64,
+    /// Epochs before `from` of which it has everything, too: it had retired, and came back.
+    pub had: Vec<(u64, u64)>,
 }
 
-impl From<(DeviceId, bool, u64)> for Holder {
-    fn from((device, ready, since): (DeviceId, bool, u64)) -> Self {
-        Self { device, ready, since }
+type HolderText = (DeviceId, u64, u64, u64, Vec<(u64, u64)>);
+
+impl Holder {
+    /// A holder that begins in `epoch`; `from` as in the field.
+    #[must_use]
+    pub fn new(device: DeviceId, from: u64, epoch: u64) -> Self {
+        Self { device, from, since: epoch, until: 0, had: Vec::new() }
+    }
+
+    /// Whether it has all entries of the slot that were acknowledged.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.from == 0 && self.until == 0
+    }
+
+    /// Whether entries must be inserted there.
+    #[must_use]
+    pub fn takes_entries(&self) -> bool {
+        self.until == 0
+    }
+
+    /// The epochs of which it has everything that was acknowledged.
+    fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
+        let until = if self.until == 0 { u64::MAX } else { self.until };
+        self.had.iter().copied().chain(std::iter::once((self.from, until)))
     }
 }
 
-impl From<Holder> for (DeviceId, bool, u64) {
+impl From<HolderText> for Holder {
+    fn from((device, from, since, until, had): HolderText) -> Self {
+        Self { device, from, since, until, had }
+    }
+}
+
+impl From<Holder> for HolderText {
     fn from(holder: Holder) -> Self {
-        (holder.device, holder.ready, holder.since)
+        (holder.device, holder.from, holder.since, holder.until, holder.had)
     }
+}
+
+/// From whom `learner` can copy a slot, so that it has everything then: one that is ready, or several that together,
+/// and with what it has itself, have all from before it began. `None` if those that answer do not suffice.
+#[must_use]
+pub fn teachers(
+    holders: &[Holder],
+    learner: &Holder,
+    answers: impl Fn(DeviceId) -> bool,
+) -> Option<Vec<DeviceId>> {
+    let known: Vec<&Holder> =
+        holders.iter().filter(|holder| holder.device == learner.device || answers(holder.device)).collect();
+    let others = known.iter().filter(|holder| holder.device != learner.device);
+    if let Some(ready) = others.clone().find(|holder| holder.is_ready()) {
+        return Some(vec![ready.device]);
+    }
+    let (mut end, mut chosen) = (0, Vec::new());
+    while end < learner.from {
+        let spans = known.iter().flat_map(|holder| holder.spans().map(|span| (holder.device, span)));
+        let (device, (_, until)) =
+            spans.filter(|(_, (from, _))| *from <= end).max_by_key(|(_, span)| span.1)?;
+        if until <= end {
+            return None;
+        }
+        end = until;
+        if device != learner.device && !chosen.contains(&device) {
+            chosen.push(device);
+        }
+    }
+    Some(chosen)
 }
 
 /// All devices and slots. A new epoch for each change.

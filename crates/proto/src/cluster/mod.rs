@@ -20,7 +20,7 @@ pub use capability::{Capability, DeviceKey, Flaw, Request, rights};
 pub use directory::{Item, decode_directory, directory_bytes, encode_directory};
 pub use entry::{Entry, NAME_BYTES_MAX, PIECES_MAX, Piece};
 pub use insertion::{Insertion, Step};
-pub use map::{Device, Holder, Map, SLOTS, State, slot_of};
+pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
 pub use object::{DeviceId, ObjectId};
 pub use placement::{choose_devices, place_slots};
 pub use runs::{ALIGN_BYTES, PART_BYTES_MAX, PIECE_BYTES_MAX, Run, Span, UNIT_BYTES, Width};

@@ -1,4 +1,4 @@
-//! Where a repository is stored: a folder, a bucket of an S3 store, or memory for tests.
+//! Where a repository is stored: a folder, a bucket of an S3 store, a cluster of devices, or memory for tests.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,8 @@ pub enum Location {
     Folder(PathBuf),
     /// A bucket of an S3-compatible store, or a part of one. [`crate::S3Access`] has its endpoint and credentials.
     S3(Bucket),
+    /// A group of objects in a cluster of devices: `cluster://HOST:PORT/GROUP`. [`crate::Setting`] has the store.
+    Cluster(String),
     /// The memory of this process; lost when the `Repository` value is dropped.
     Memory,
 }
@@ -37,6 +39,7 @@ impl fmt::Display for Location {
         match self {
             Self::Folder(path) => write!(f, "{}", path.display()),
             Self::S3(bucket) => write!(f, "{bucket}"),
+            Self::Cluster(text) => f.write_str(text),
             Self::Memory => f.write_str("memory:"),
         }
     }
@@ -52,8 +55,8 @@ impl fmt::Display for Bucket {
 impl FromStr for Location {
     type Err = Error;
 
-    /// Parses `memory:`, `s3://bucket[/prefix]`, `file:///folder` or a path. Any other `scheme://` is `Invalid`; it
-    /// is not treated as a path.
+    /// Parses `memory:`, `s3://bucket[/prefix]`, `cluster://host:port`, `file:///folder` or a path. Any other
+    /// `scheme://` is `Invalid`; it is not treated as a path.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
             Err(Error::new(ErrorKind::Invalid, format!("`{}` is no repository: {why}", text.escape_debug())))
@@ -73,8 +76,14 @@ impl FromStr for Location {
                 Err(why) => invalid(why),
             };
         }
+        if text.strip_prefix("cluster://").is_some_and(|rest| !rest.is_empty()) {
+            // What makes the store reads the rest.
+            return Ok(Self::Cluster(text.to_owned()));
+        }
         if text.contains("://") {
-            return invalid("expected a folder, s3://bucket/prefix, file:///folder or memory:");
+            return invalid(
+                "expected a folder, s3://bucket/prefix, cluster://host:port, file:///folder or memory:",
+            );
         }
         if text.is_empty() || text.contains('\0') {
             return invalid("expected a folder");

@@ -36,6 +36,7 @@ pub(crate) enum Keeps {
     Folder(tempfile::TempDir),
     Gateway(Gateway),
     Network(Proxy, Gateway),
+    Cluster(Box<lab::ClusterSite>, tempfile::TempDir),
 }
 
 impl Place {
@@ -52,7 +53,7 @@ impl Place {
     /// The variables with which another process finds the store.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         match &self.keeps {
-            Keeps::Nothing | Keeps::Folder(_) => Vec::new(),
+            Keeps::Nothing | Keeps::Folder(_) | Keeps::Cluster(..) => Vec::new(),
             Keeps::Gateway(gateway) => Gateway::variables(gateway.address()).into(),
             Keeps::Network(proxy, _) => Gateway::variables(proxy.address()).into(),
         }
@@ -60,8 +61,11 @@ impl Place {
 
     /// Another handle for the same repository, as another process would have; `None` if it is in memory.
     pub(crate) fn another(&self) -> Option<Repository> {
-        (self.location != Location::Memory)
-            .then(|| Repository::open_with(&self.location, &self.setting).unwrap())
+        let mut setting = self.setting.clone();
+        if let Keeps::Cluster(site, _) = &self.keeps {
+            setting.cluster = Some(Arc::new(repository_client(site)));
+        }
+        (self.location != Location::Memory).then(|| Repository::open_with(&self.location, &setting).unwrap())
     }
 }
 
@@ -94,6 +98,19 @@ pub(crate) fn in_s3_far_away(engine: Engine, seed: u64) -> Option<Place> {
     }));
     let setting = s3_setting(proxy.address());
     Some(Place::new(bucket(), setting, Keeps::Network(proxy, gateway)))
+}
+
+fn repository_client(site: &lab::ClusterSite) -> cluster::client::Cluster {
+    cluster::client::Cluster::open(&site.access(1).of_repository()).unwrap()
+}
+
+/// A new repository on a new cluster of five devices, of which one may fail.
+pub(crate) fn in_cluster() -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    let site = lab::ClusterSite::start(folder.path(), (4, 1), 5);
+    let location = "cluster://127.0.0.1:1/1".parse().unwrap();
+    let setting = Setting { cluster: Some(Arc::new(repository_client(&site))), ..setting() };
+    Place::new(location, setting, Keeps::Cluster(Box::new(site), folder))
 }
 
 pub(crate) fn bucket() -> Location {

@@ -1,6 +1,7 @@
-//! A cluster on this machine, on loopback: real devices and a real metadata service, each on listeners of its own.
+//! A cluster in this process, on loopback: real devices and a real metadata service, each on a listener of its own,
+//! which tests stop and start as they like.
 
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +18,11 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 /// A cluster whose parts can be stopped and started.
-pub(crate) struct Site {
-    pub(crate) runtime: Runtime,
+pub struct ClusterSite {
+    /// What its parts run on.
+    pub runtime: Runtime,
     folder: PathBuf,
-    pub(crate) token: ClusterToken,
+    token: ClusterToken,
     width: Width,
     lease: Duration,
     metadata_port: u16,
@@ -29,7 +31,7 @@ pub(crate) struct Site {
 }
 
 /// A part that runs; dropped, it is gone at once, like a process that was killed.
-pub(crate) struct Running {
+struct Running {
     tasks: Vec<tokio::task::JoinHandle<()>>,
     _stop: watch::Sender<bool>,
 }
@@ -40,9 +42,9 @@ impl Drop for Running {
     }
 }
 
-impl Site {
+impl ClusterSite {
     /// A cluster of `count` devices in `folder`, which waits until all have joined.
-    pub(crate) fn start(folder: &Path, width: (u8, u8), count: usize) -> Self {
+    pub fn start(folder: &Path, width: (u8, u8), count: usize) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let mut site = Self {
             runtime,
@@ -60,7 +62,8 @@ impl Site {
         site
     }
 
-    pub(crate) fn start_metadata(&mut self) {
+    /// Starts the metadata service, at the port that it had.
+    pub fn start_metadata(&mut self) {
         let engine = loop {
             // The tasks of the one before may still hold the file for a moment.
             match Embedded::open(&self.folder.join("metadata.redb")) {
@@ -79,15 +82,18 @@ impl Site {
         self.metadata = Some(Running { tasks: vec![self.runtime.spawn(serving), watching], _stop: stop });
     }
 
-    pub(crate) fn stop_metadata(&mut self) {
+    /// Stops the metadata service at once.
+    pub fn stop_metadata(&mut self) {
         self.metadata = None;
     }
 
-    pub(crate) fn device_folder(&self, device: usize) -> PathBuf {
+    /// The folder of a device, from 0.
+    pub fn device_folder(&self, device: usize) -> PathBuf {
         self.folder.join(format!("device-{device}"))
     }
 
-    pub(crate) fn start_device(&mut self, number: usize) {
+    /// Starts a device, with what its folder holds, at the port that it had.
+    pub fn start_device(&mut self, number: usize) {
         let folder = self.device_folder(number);
         std::fs::create_dir_all(&folder).unwrap();
         let device = loop {
@@ -106,6 +112,7 @@ impl Site {
             token: self.token.clone(),
             address: format!("http://127.0.0.1:{port}"),
             domain: format!("host-{number}"),
+            rebuild_bytes_per_second: None,
         };
         let router = device.router();
         let agent = Arc::new(Agent::new(device, setting).unwrap());
@@ -117,11 +124,13 @@ impl Site {
         self.devices[number] = (port, Some(Running { tasks, _stop: stop }));
     }
 
-    pub(crate) fn stop_device(&mut self, number: usize) {
+    /// Stops a device at once, like a process that is killed.
+    pub fn stop_device(&mut self, number: usize) {
         self.devices[number].1 = None;
     }
 
-    pub(crate) fn device_address(&self, number: usize) -> String {
+    /// Where a device serves.
+    pub fn device_address(&self, number: usize) -> String {
         format!("http://127.0.0.1:{}", self.devices[number].0)
     }
 
@@ -136,21 +145,24 @@ impl Site {
         })
     }
 
-    pub(crate) fn access(&self, group: u32) -> ClusterAccess {
+    /// What joins the cluster, for a group.
+    pub fn access(&self, group: u32) -> ClusterAccess {
         let location = format!("cluster://127.0.0.1:{}/{group}", self.metadata_port);
         ClusterAccess::parse(&location, self.token.clone()).unwrap()
     }
 
-    pub(crate) fn client(&self, group: u32) -> Cluster {
+    /// A client of a group.
+    pub fn client(&self, group: u32) -> Cluster {
         Cluster::open(&self.access(group)).unwrap()
     }
 
-    pub(crate) fn status(&self) -> cluster::wire::ClusterStatus {
+    /// What the metadata service says.
+    pub fn status(&self) -> cluster::wire::ClusterStatus {
         Cluster::status(&self.access(1)).unwrap()
     }
 
     /// Waits until the status is as wanted.
-    pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&cluster::wire::ClusterStatus) -> bool) {
+    pub fn wait_for(&self, what: &str, wanted: impl Fn(&cluster::wire::ClusterStatus) -> bool) {
         for _ in 0..600 {
             let status = self.status();
             if wanted(&status) {

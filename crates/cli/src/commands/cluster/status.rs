@@ -1,0 +1,110 @@
+//! `diskcast cluster status`: the devices of a cluster, and whether all is well.
+
+use base::units::show_bytes;
+use cluster::State;
+use cluster::client::{Cluster, ClusterAccess};
+use cluster::wire::{ClusterStatus, DeviceView};
+use serde_json::json;
+
+use crate::commands::Context;
+use crate::exit::{Exit, Failure, Result};
+use crate::repository;
+use crate::ui::table::{Align, Table};
+
+/// Show the devices of a cluster, and whether all is well
+///
+/// INDEX is the parts of the index that a device holds; those in brackets it still copies. SILENT is the time since it
+/// was heard. A device that is `down` counts as if its data were still there; what it should hold is read from the
+/// others.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast cluster status --repo cluster://127.0.0.1:7400 --cluster-token cluster.token
+  diskcast cluster status --json")]
+pub(crate) struct Args {}
+
+pub(crate) fn run(context: &Context, _: &Args) -> Result<()> {
+    let access = access(context)?;
+    let status = Cluster::status(&access)?;
+    let records: Vec<_> =
+        status.devices.iter().map(|device| json!({"type": "device", "device": device})).collect();
+    let output = context.output;
+    output.list(&records, &table(&status))?;
+    let record = json!({
+        "type": "cluster", "cluster": status.cluster, "epoch": status.epoch, "data": status.k, "parity": status.m,
+        "formed": status.formed, "segments_open": status.segments_open,
+        "segments_sealed": status.segments_sealed, "rebuilding": status.rebuilding, "records": status.records,
+    });
+    output.result(&record, || summary(&status))
+}
+
+/// The cluster that the options name.
+pub(super) fn access(context: &Context) -> Result<ClusterAccess> {
+    let location = context.global.repo.clone().filter(|repo| repo.starts_with("cluster://"));
+    let location = location.ok_or_else(|| {
+        Failure::new(Exit::Usage, "which cluster?")
+            .hint("--repo cluster://HOST:PORT or DISKCAST_REPO name it")
+    })?;
+    Ok(ClusterAccess::parse(&location, repository::cluster_token(&context.global)?)?)
+}
+
+fn table(status: &ClusterStatus) -> Table {
+    let mut table = Table::new(&[
+        ("DEVICE", Align::Right),
+        ("ADDRESS", Align::Left),
+        ("DOMAIN", Align::Left),
+        ("STATE", Align::Left),
+        ("USED", Align::Right),
+        ("FREE", Align::Right),
+        ("INDEX", Align::Right),
+        ("SILENT", Align::Right),
+    ]);
+    for DeviceView { device, used, slots, copying, silent_ms } in &status.devices {
+        let copying = if *copying > 0 { format!(" ({copying})") } else { String::new() };
+        table.row([
+            device.device.to_string(),
+            device.address.trim_start_matches("http://").to_owned(),
+            device.domain.clone(),
+            state(device.state).to_owned(),
+            show_bytes(*used),
+            show_bytes(device.free),
+            format!("{slots}{copying}"),
+            format!("{}.{} s", silent_ms / 1000, silent_ms % 1000 / 100),
+        ]);
+    }
+    table
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Up => "up",
+        State::Draining => "draining",
+        State::Down => "down",
+        State::Lost => "lost",
+    }
+}
+
+fn summary(status: &ClusterStatus) -> String {
+    let down = status.devices.iter().filter(|device| device.device.state != State::Up).count();
+    let (k, m) = (status.k, status.m);
+    let spare = usize::from(m).saturating_sub(down);
+    let health = match (status.formed, down) {
+        (false, _) => {
+            let joined = status.devices.len();
+            format!("{joined} devices have joined; it takes data when {} have", k + m)
+        }
+        (true, 0) => format!("all devices are up: any {m} may fail"),
+        (true, down) if down <= usize::from(m) => {
+            format!("{down} of {} devices are down: {spare} more may fail", status.devices.len())
+        }
+        (true, down) => {
+            format!("{down} of {} devices are down: some data can't be read", status.devices.len())
+        }
+    };
+    let (open, sealed) = (status.segments_open, status.segments_sealed);
+    let rebuild = match status.rebuilding {
+        0 => String::new(),
+        parts => format!("; {parts} parts of segments are to be rebuilt"),
+    };
+    format!("{k}+{m}, epoch {}; {sealed} segments, {open} open{rebuild}; {health}\n", status.epoch)
+}

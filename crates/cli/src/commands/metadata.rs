@@ -1,0 +1,125 @@
+//! `diskcast metadata`: the metadata service of a cluster.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use cluster::{ClusterToken, Width};
+use daemon::cluster_parts::{ClusterPart, MetadataOptions, serve_metadata};
+use serde_json::json;
+
+use super::Context;
+use crate::args::parse::{parse_lifetime, parse_width};
+use crate::exit::{Failure, Result};
+use crate::{interrupt, notify};
+
+/// Say which devices a cluster has, and what lies where
+///
+/// The first part of a cluster: devices join it, and clients learn from it where to read and write. It never sees the
+/// data itself. Makes the cluster, and the file with its token, if they are missing. Ends on SIGINT or SIGTERM; data
+/// stays readable meanwhile.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  diskcast metadata /var/lib/diskcast/metadata --cluster-token /etc/diskcast/cluster.token
+  diskcast metadata meta --width 4+1 --cluster-token cluster.token")]
+pub(crate) struct Args {
+    /// Folder of its database
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// Address and TCP port
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7400")]
+    pub listen: SocketAddr,
+    /// Data and parity parts of what is stored: with 8+2, any two of ten devices may be lost. A cluster keeps the width
+    /// that it was made with
+    #[arg(long, value_name = "DATA+PARITY", value_parser = parse_width, default_value = "8+2")]
+    pub width: Width,
+    /// How long a device may be silent before others take its place, times one and a half
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "3s")]
+    pub lease: Duration,
+    #[command(flatten)]
+    pub serving: Serving,
+}
+
+/// How a part of a cluster serves.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serving {
+    /// Serve plain HTTP beyond this machine, on a network where nobody else can listen
+    #[arg(long)]
+    pub no_tls: bool,
+    /// End when standard input ends: with the program that started this one
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    let file = context.global.cluster_token.clone().unwrap_or_else(|| args.folder.join("cluster.token"));
+    daemon::private_file::make_folder(&args.folder)?;
+    let token = token_in(&file)?;
+    let output = context.output;
+    let part = serve_metadata(MetadataOptions {
+        folder: args.folder.clone(),
+        listen: args.listen,
+        token,
+        width: args.width,
+        lease: args.lease,
+        without_tls: args.serving.no_tls,
+        notes: Arc::new(move |note| output.remark(note)),
+    });
+    let part = part.map_err(hint)?;
+    let address = part.address();
+    let record = json!({"type": "metadata", "address": address.to_string(), "token_file": file});
+    output.result(&record, || {
+        let token = file.display();
+        format!("metadata service at {address}; devices and clients need the token in {token}\n")
+    })?;
+    until_the_end(context, part, &args.serving, &format!("the metadata service at {address}"))
+}
+
+/// The token in `file`, which is made if it is missing.
+pub(crate) fn token_in(file: &Path) -> Result<ClusterToken> {
+    if !file.exists() {
+        let token = ClusterToken::random()?;
+        daemon::private_file::write_private(file, &format!("{}\n", token.as_str()))?;
+    }
+    Ok(String::from_utf8_lossy(&daemon::private_file::read_private(file)?).parse()?)
+}
+
+/// A failure to start, with what to do.
+pub(crate) fn hint(error: base::Error) -> Failure {
+    let plain = error.to_string().contains("no loopback address");
+    let failure = Failure::from(error);
+    if plain { failure.hint("--no-tls serves there all the same") } else { failure }
+}
+
+/// Waits for a signal, for the end of the parent, or until the part fails.
+pub(crate) fn until_the_end(
+    context: &Context,
+    mut part: ClusterPart,
+    serving: &Serving,
+    name: &str,
+) -> Result<()> {
+    let (end, ended) = channel::<Option<base::Error>>();
+    let signal = end.clone();
+    interrupt::cooperate(move || drop(signal.send(None)))?;
+    if serving.with_parent {
+        watch_parent(end.clone());
+    }
+    part.on_failure(move |error| drop(end.send(Some(error))));
+    notify::ready(&format!("serves {name}"));
+    let reason = ended.recv().ok().flatten();
+    notify::stopping();
+    context.output.note(&format!("{name} ends"));
+    part.shutdown();
+    reason.map_or(Ok(()), |error| Err(Failure::from(error.within(format!("{name} can't go on")))))
+}
+
+fn watch_parent(end: Sender<Option<base::Error>>) {
+    std::thread::spawn(move || {
+        // Nothing is ever sent there: it ends with the parent.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = end.send(None);
+    });
+}

@@ -1,0 +1,186 @@
+//! Rebuilds components of lost devices on this one: reads the same range of k others, computes it, appends it. A
+//! rebuild that was interrupted goes on where it ended. formats/cluster.md, section 7.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use proto::cluster::{ALIGN_BYTES, ObjectId, Width};
+use proto::code::{encode_stripe, recover_stripe};
+use reqwest::{Client, header};
+
+use super::Device;
+use super::rate::Rates;
+use super::work::blocking;
+use crate::clock::monotonic;
+use crate::http::{Failure, Reply, send_for_bytes};
+use crate::problem::{Answer, Problem, Word};
+use crate::wire::{CAPABILITY_HEADER, EPOCH_HEADER, RebuildTask};
+
+/// What is read of each source at once.
+const STEP_BYTES: u64 = 2 << 20;
+/// Longest wait for one source.
+const SOURCE_MAX: Duration = Duration::from_secs(20);
+
+/// Rebuilds one component. `rate`: bytes per second, at most.
+pub(super) async fn rebuild(
+    device: &Arc<Device>,
+    http: &Client,
+    task: &RebuildTask,
+    (rates, rate): (&Rates, Option<u64>),
+) -> Reply<()> {
+    let id = ObjectId { group: task.group, number: task.segment };
+    let width = Width::new(task.k, task.m).ok_or_else(|| invalid("a width that is none"))?;
+    let target = usize::from(task.component);
+    if task.sources.len() != usize::from(width.components()) || target >= task.sources.len() {
+        return Err(invalid("other components than its width"));
+    }
+    let begun = {
+        let task = task.clone();
+        blocking(device, move |device| begin(device, id, &task))
+    };
+    let Some(mut at) = begun.await.map_err(Failure::Refused)? else { return Ok(()) };
+    while at < task.length {
+        let end = task.length.min(at + STEP_BYTES);
+        if let Some(rate) = rate {
+            tokio::time::sleep(rates.take(task.group, end - at, rate, monotonic())).await;
+        }
+        let parts = read_others(http, task, (id, device.guard.epoch()), (at, end)).await?;
+        blocking(device, move |device| {
+            let content = restore(width, &parts, target);
+            // Durable at the end, with the seal; what a power cut takes is computed again.
+            device.store.append(id, at, &content, u32::MAX, false)
+        })
+        .await
+        .map_err(Failure::Refused)?;
+        at = end;
+    }
+    let length = task.length;
+    blocking(device, move |device| device.store.seal(id, length, u32::MAX)).await.map_err(Failure::Refused)
+}
+
+/// Where the rebuild goes on; `None` if it is done. What an earlier rebuild of another component left is removed.
+fn begin(device: &Device, id: ObjectId, task: &RebuildTask) -> Answer<Option<u64>> {
+    match device.store.get(id) {
+        Ok(object) => {
+            let row = object.row();
+            let same = device.store.layout(id)?.as_deref() == Some(task.layout.as_bytes());
+            if same && (!row.sealed || row.length == task.length) {
+                return Ok((!row.sealed).then_some(row.length));
+            }
+            drop(object);
+            device.store.remove(id)?;
+        }
+        Err(problem) if problem.word == Word::Missing => {}
+        Err(problem) if problem.word == Word::Damaged => device.store.remove(id)?,
+        Err(problem) => return Err(problem),
+    }
+    device.store.create(id, task.layout.clone().into_bytes())?;
+    Ok(Some(0))
+}
+
+fn invalid(what: &str) -> Failure {
+    Failure::Refused(Problem::new(Word::Invalid, format!("the metadata service wants a rebuild with {what}")))
+}
+
+/// The range of as many other components as are needed, each at its place.
+async fn read_others(
+    http: &Client,
+    task: &RebuildTask,
+    (id, epoch): (ObjectId, u64),
+    (from, to): (u64, u64),
+) -> Reply<Vec<Option<Bytes>>> {
+    let needed = usize::from(task.k);
+    let mut parts: Vec<Option<Bytes>> = vec![None; task.sources.len()];
+    let mut waiting = (0..task.sources.len()).filter(|&number| number != usize::from(task.component));
+    let read = |number: usize| async move {
+        let Some(source) = &task.sources[number] else {
+            return (number, Err(Failure::Unreachable("that device does not answer".to_owned())));
+        };
+        let request = http.get(format!("{}/device/v1/objects/{id}", source.address));
+        let request = request
+            .header(CAPABILITY_HEADER, &source.capability)
+            .header(EPOCH_HEADER, epoch)
+            .header(header::RANGE, format!("bytes={from}-{}", to - 1));
+        let answer = send_for_bytes(request.timeout(SOURCE_MAX)).await;
+        let whole = answer.and_then(|bytes| match bytes.len() as u64 == to - from {
+            true => Ok(bytes),
+            false => Err(Failure::Unreachable("a component is shorter than its segment".to_owned())),
+        });
+        (number, whole)
+    };
+    let mut reads: FuturesUnordered<_> = waiting.by_ref().take(needed).map(read).collect();
+    let mut last = Failure::Unreachable("too few components answer to rebuild another".to_owned());
+    let mut found = 0;
+    while let Some((number, answer)) = reads.next().await {
+        match answer {
+            Ok(bytes) => {
+                parts[number] = Some(bytes);
+                found += 1;
+            }
+            Err(failure) => {
+                last = failure;
+                reads.extend(waiting.next().map(read));
+            }
+        }
+    }
+    if found < needed { Err(last) } else { Ok(parts) }
+}
+
+/// The bytes of component `target`, of those of k others. All parts are equally long.
+fn restore(width: Width, parts: &[Option<Bytes>], target: usize) -> Vec<u8> {
+    let data = usize::from(width.data);
+    let bytes = parts.iter().flatten().next().map_or(0, Bytes::len);
+    // The code works on whole tiles; components end at one.
+    assert!(bytes.is_multiple_of(ALIGN_BYTES as usize), "segments end at tiles");
+    let known: Vec<Option<&[u8]>> = parts[..data].iter().map(Option::as_deref).collect();
+    let symbols: Vec<(u16, &[u8])> =
+        (0u16..).zip(&parts[data..]).filter_map(|(row, part)| Some((row, part.as_deref()?))).collect();
+    let mut units: Vec<Option<Vec<u8>>> =
+        known.iter().map(|part| part.is_none().then(|| vec![0; bytes])).collect();
+    {
+        let mut missing: Vec<&mut [u8]> = units.iter_mut().flatten().map(Vec::as_mut_slice).collect();
+        let lost = missing.len();
+        recover_stripe(&known, &symbols[..lost], &mut missing);
+    }
+    if target < data {
+        return units[target].take().expect("the target is not among the others");
+    }
+    let whole: Vec<&[u8]> = known
+        .iter()
+        .zip(&units)
+        .map(|(known, unit)| known.or(unit.as_deref()).expect("it is known or was computed"))
+        .collect();
+    let mut parity = vec![vec![0; bytes]; width.parity.into()];
+    let mut rows: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+    encode_stripe(&whole, &mut rows);
+    parity.swap_remove(target - data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Chance;
+
+    #[test]
+    fn every_component_comes_back_from_any_k_others() {
+        let width = Width::new(4, 2).unwrap();
+        let mut chance = Chance::from_seed(3);
+        let mut whole: Vec<Vec<u8>> = vec![vec![0; 8192]; 6];
+        let (data, parity) = whole.split_at_mut(4);
+        data.iter_mut().for_each(|part| chance.fill(part));
+        let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let mut rows: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        encode_stripe(&data, &mut rows);
+        for target in 0..6 {
+            for also in (0..6).filter(|&also| also != target) {
+                let part = |number: usize| {
+                    (number != target && number != also).then(|| Bytes::copy_from_slice(&whole[number]))
+                };
+                let parts: Vec<_> = (0..6).map(part).collect();
+                assert!(restore(width, &parts, target) == whole[target], "{target} without {also}");
+            }
+        }
+    }
+}

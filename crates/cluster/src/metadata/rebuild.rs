@@ -1,0 +1,152 @@
+//! Which components of lost devices are rebuilt where: the most exposed segments first, each component on another
+//! device that has none of the segment, many devices at once. formats/cluster.md, section 7.
+
+use std::collections::BTreeSet;
+
+use base::{Error, ErrorKind, Result};
+use proto::cluster::{DeviceId, Map, State, place_slots, rights};
+
+use super::cluster::Metadata;
+use super::engine::{Condition, Write};
+use super::segments::{key, text};
+use crate::wire::{RebuildSource, RebuildTask, Rebuilt, Segment, SegmentState};
+
+/// Components that one device rebuilds at the same time.
+const TASKS_PER_DEVICE: usize = 2;
+
+/// Whether what is on a device must be put elsewhere.
+fn must_leave(map: &Map, device: DeviceId) -> bool {
+    map.device(device).is_none_or(|device| matches!(device.state, State::Lost | State::Draining))
+}
+
+impl Metadata {
+    /// Declares that what a device held is gone, or is to be moved away.
+    pub(super) fn retire(&self, device: DeviceId, state: State) -> Result<()> {
+        let mut known = false;
+        self.change_map(|map| {
+            let found = map.devices.iter_mut().find(|known| known.device == device);
+            known = found.is_some();
+            let changed = found.is_some_and(|found| std::mem::replace(&mut found.state, state) != state);
+            if changed {
+                place_slots(map, false);
+            }
+            changed
+        })?;
+        if known {
+            // At once, so that the next status tells of it.
+            return self.plan_rebuild();
+        }
+        Err(Error::new(ErrorKind::NotFound, format!("there is no device {device} in this cluster")))
+    }
+
+    /// Looks for what is to be rebuilt, when the map has changed.
+    pub(super) fn plan_rebuild(&self) -> Result<()> {
+        let map = self.map();
+        if self.rebuild.lock().looked_at == map.epoch {
+            return Ok(());
+        }
+        let mut exposed: Vec<(usize, u64, u8)> = Vec::new();
+        if map.devices.iter().any(|device| must_leave(&map, device.device)) {
+            for segment in self.segments()?.iter().filter(|segment| segment.state == SegmentState::Sealed) {
+                let leaving: Vec<u8> = (0u8..)
+                    .zip(&segment.devices)
+                    .filter(|(_, device)| must_leave(&map, **device))
+                    .map(|(component, _)| component)
+                    .collect();
+                let parts = leaving.iter().map(|&component| (leaving.len(), segment.segment, component));
+                exposed.extend(parts);
+            }
+        }
+        exposed.sort_by_key(|&(lost, segment, component)| (std::cmp::Reverse(lost), segment, component));
+        let mut rebuild = self.rebuild.lock();
+        rebuild.looked_at = map.epoch;
+        // Devices that went take their tasks along: these are found again.
+        let up = |device: &DeviceId| map.device(*device).is_some_and(|device| device.state == State::Up);
+        rebuild.given.retain(|device, _| up(device));
+        let given: BTreeSet<(u64, u8)> = rebuild.given.values().flatten().copied().collect();
+        let waiting = exposed.into_iter().map(|(_, segment, component)| (segment, component));
+        rebuild.waiting = waiting.filter(|task| !given.contains(task)).collect();
+        Ok(())
+    }
+
+    /// What a device is to rebuild now: what it was given before, and more if it has few.
+    pub(super) fn tasks_for(&self, map: &Map, device: DeviceId) -> Result<Vec<RebuildTask>> {
+        if map.device(device).is_none_or(|device| device.state != State::Up) {
+            return Ok(Vec::new());
+        }
+        let mut rebuild = self.rebuild.lock();
+        let mut own = rebuild.given.remove(&device).unwrap_or_default();
+        let mut at = 0;
+        while own.len() < TASKS_PER_DEVICE && at < rebuild.waiting.len() {
+            let (number, component) = rebuild.waiting[at];
+            // A device holds one component of a segment at most, and does not rebuild two of it at once either.
+            let fits = !own.iter().any(|(segment, _)| *segment == number)
+                && self.segment(number).is_ok_and(|segment| !segment.devices.contains(&device))
+                && !rebuild.given.values().flatten().any(|task| *task == (number, component));
+            if fits {
+                rebuild.waiting.remove(at);
+                own.insert((number, component));
+            } else {
+                at += 1;
+            }
+        }
+        let tasks = own.iter().map(|&(segment, component)| self.task(map, segment, component)).collect();
+        if !own.is_empty() {
+            rebuild.given.insert(device, own);
+        }
+        tasks
+    }
+
+    fn task(&self, map: &Map, number: u64, component: u8) -> Result<RebuildTask> {
+        let segment = self.segment(number)?;
+        let source = |&device: &DeviceId| {
+            let known = map.device(device)?;
+            if !matches!(known.state, State::Up | State::Draining) {
+                return None;
+            }
+            let place = (segment.group, number);
+            let capability = self.capability(device, place, (rights::READ, 0), 0).ok()?;
+            Some(RebuildSource { address: known.address.clone(), capability })
+        };
+        let layout = serde_json::json!({
+            "segment": number, "k": segment.k, "m": segment.m, "devices": segment.devices,
+            "component": component,
+        });
+        Ok(RebuildTask {
+            segment: number,
+            group: segment.group,
+            k: segment.k,
+            m: segment.m,
+            component,
+            length: segment.length,
+            sources: segment.devices.iter().map(source).collect(),
+            layout: layout.to_string(),
+        })
+    }
+
+    /// A device has rebuilt a component: it lies there from now on.
+    pub(super) fn rebuilt(&self, number: u64, done: &Rebuilt) -> Result<()> {
+        let (segment, stored) = self.stored_segment(number)?;
+        let place = usize::from(done.component);
+        let map = self.map();
+        // Not whether this instance gave the task: another one may have.
+        let fits = segment.devices.get(place).is_some_and(|&device| must_leave(&map, device))
+            && !segment.devices.contains(&done.device)
+            && segment.state == SegmentState::Sealed;
+        if !fits {
+            let detail = format!("component {place} of segment {number} was not to be rebuilt there");
+            return Err(Error::new(ErrorKind::Refused, detail));
+        }
+        let mut devices = segment.devices.clone();
+        devices[place] = done.device;
+        let moved = Segment { devices, ..segment };
+        let condition = Condition::Revision(key(number), stored.revision);
+        if !self.engine.commit(&[condition], &[Write::Put(key(number), text(&moved))])? {
+            return Err(Error::new(ErrorKind::Unreachable, format!("segment {number} changed meanwhile")));
+        }
+        if let Some(own) = self.rebuild.lock().given.get_mut(&done.device) {
+            own.remove(&(number, done.component));
+        }
+        Ok(())
+    }
+}

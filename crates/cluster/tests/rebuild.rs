@@ -1,0 +1,95 @@
+//! A device is erased: what it held is computed and stored on others, and then any two more may go.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests fail by it")]
+
+use std::sync::Arc;
+
+use base::Chance;
+use bytes::Bytes;
+use cluster::client::Cluster;
+use lab::ClusterSite;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt as _};
+
+fn content(seed: u64) -> Bytes {
+    let mut content = vec![0; 50_000 + (seed as usize * 37_000) % 2_000_000];
+    Chance::from_seed(seed).fill(&mut content);
+    Bytes::from(content)
+}
+
+async fn put(store: &dyn ObjectStore, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        store.put(&Path::from(format!("data/{number}")), content(number).into()).await.unwrap();
+    }
+}
+
+async fn check(store: &dyn ObjectStore, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        let found = store.get(&Path::from(format!("data/{number}"))).await.unwrap().bytes().await.unwrap();
+        assert!(found == content(number), "{number}");
+    }
+}
+
+#[test]
+fn an_erased_device_is_rebuilt_on_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = ClusterSite::start(folder.path(), (3, 2), 9);
+    // Several segments, so that each device has some of their parts.
+    for part in 0..6 {
+        let store = site.client(1);
+        futures::executor::block_on(put(&store, part * 10..part * 10 + 10));
+    }
+    site.wait_for("all segments sealed", |status| status.segments_open == 0 && status.segments_sealed >= 6);
+    let victim = site.status().devices.iter().max_by_key(|device| device.used).unwrap().device.clone();
+    let number = (0..9).find(|&device| site.device_address(device) == victim.address).unwrap();
+    site.stop_device(number);
+    std::fs::remove_dir_all(site.device_folder(number)).unwrap();
+    Cluster::declare_lost(&site.access(1), victim.device.0).unwrap();
+    site.wait_for("the rebuild", |status| {
+        let settled = status.devices.iter().all(|device| device.copying == 0);
+        let seen = status.devices.iter().any(|device| device.device.state == cluster::State::Lost);
+        seen && settled && status.rebuilding == 0 && status.epoch > 10
+    });
+    // The same place with a new disk is another device.
+    site.start_device(number);
+    site.wait_for("the new device", |status| status.devices.len() == 10);
+    // Whatever two go now, nothing is missing: the lost parts are somewhere else.
+    let store: Arc<dyn ObjectStore> = Arc::new(site.client(1));
+    for pair in [(0, 1), (2, 3), (4, 5), (6, 7), (7, 8)] {
+        let others = [pair.0, pair.1];
+        others.iter().for_each(|&device| site.stop_device(device));
+        futures::executor::block_on(check(store.as_ref(), 0..60));
+        others.iter().for_each(|&device| site.start_device(device));
+        site.wait_for("all are back", |status| {
+            let well = |device: &cluster::wire::DeviceView| {
+                device.device.state == cluster::State::Lost
+                    || (device.device.state == cluster::State::Up && device.copying == 0)
+            };
+            status.devices.iter().all(well)
+        });
+    }
+}
+
+#[test]
+fn a_drained_device_can_be_taken_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = ClusterSite::start(folder.path(), (2, 1), 5);
+    for part in 0..5 {
+        let store = site.client(1);
+        futures::executor::block_on(put(&store, part * 5..part * 5 + 5));
+    }
+    site.wait_for("all segments sealed", |status| status.segments_open == 0);
+    let leaving = site.status().devices.iter().max_by_key(|device| device.used).unwrap().device.clone();
+    Cluster::drain(&site.access(1), leaving.device.0).unwrap();
+    site.wait_for("nothing is left there", |status| {
+        let view = status.devices.iter().find(|device| device.device.device == leaving.device).unwrap();
+        status.rebuilding == 0 && view.slots == 0 && status.devices.iter().all(|device| device.copying == 0)
+    });
+    let number = (0..5).find(|&device| site.device_address(device) == leaving.address).unwrap();
+    site.stop_device(number);
+    // One more may go, as ever.
+    let other = (number + 1) % 5;
+    site.stop_device(other);
+    let store: Arc<dyn ObjectStore> = Arc::new(site.client(1));
+    futures::executor::block_on(check(store.as_ref(), 0..25));
+}

@@ -1,0 +1,189 @@
+//! The parts of a cluster as services: an object device, and the metadata service. The crate `cluster` has what they
+//! do; here are their listeners and their end.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use axum::Router;
+use base::{Error, ErrorKind, Result};
+use cluster::device::{Agent, AgentSetting, Device};
+use cluster::metadata::engine::Embedded;
+use cluster::metadata::{ClusterSetting, Metadata};
+use cluster::{ClusterToken, Width};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::listener;
+
+/// Receives what an operator should know.
+pub type Notes = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// An object device.
+pub struct DeviceOptions {
+    /// Folder of its objects; made if it is missing.
+    pub folder: PathBuf,
+    /// Address and TCP port; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Where clients reach it, if that is not the address that it listens on: `http://10.0.0.7:7420`.
+    pub address: Option<String>,
+    /// Addresses of the metadata service.
+    pub metadata: Vec<String>,
+    /// The cluster's token.
+    pub token: ClusterToken,
+    /// What fails together with it.
+    pub domain: String,
+    /// Bytes per second that it rebuilds at most.
+    pub rebuild_bytes_per_second: Option<u64>,
+    /// Serve beyond loopback, in plain HTTP.
+    pub without_tls: bool,
+    /// Receives the notes.
+    pub notes: Notes,
+}
+
+/// A metadata service on one machine.
+pub struct MetadataOptions {
+    /// Folder of its database; made if it is missing.
+    pub folder: PathBuf,
+    /// Address and TCP port; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// The cluster's token.
+    pub token: ClusterToken,
+    /// Data and parity components of a new cluster's segments.
+    pub width: Width,
+    /// How long leases last.
+    pub lease: Duration,
+    /// Serve beyond loopback, in plain HTTP.
+    pub without_tls: bool,
+    /// Receives the notes.
+    pub notes: Notes,
+}
+
+/// A part that runs until it is shut down, dropped, or fails.
+pub struct ClusterPart {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    serving: Option<JoinHandle<()>>,
+    ended: Option<Receiver<Error>>,
+    runtime: Option<Runtime>,
+}
+
+/// Starts a device.
+///
+/// # Errors
+/// `Refused` for an address that is in use or may not be served without TLS, or a folder that another process uses;
+/// `Corrupt` if the device's database is damaged; `Io`.
+pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
+    let (runtime, listener, address) = listen(options.listen, options.without_tls)?;
+    crate::private_file::make_folder(&options.folder)?;
+    let device = Device::open(&options.folder)?;
+    let router = device.router();
+    let agent = Agent::new(
+        device,
+        AgentSetting {
+            metadata: options.metadata,
+            token: options.token,
+            address: options.address.unwrap_or_else(|| format!("http://{address}")),
+            domain: options.domain,
+            rebuild_bytes_per_second: options.rebuild_bytes_per_second,
+        },
+    )?;
+    let (stop, stopped) = watch::channel(false);
+    let (tell, ended) = channel();
+    let notes = options.notes;
+    let watched = stopped.clone();
+    runtime.spawn(async move {
+        if let Err(error) = Arc::new(agent).run(watched, |note| notes(note)).await {
+            let _ = tell.send(error);
+        }
+    });
+    Ok(part((runtime, listener, address), router, (stop, stopped), Some(ended)))
+}
+
+/// Starts a metadata service.
+///
+/// # Errors
+/// As [`serve_device`].
+pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
+    let (runtime, listener, address) = listen(options.listen, options.without_tls)?;
+    crate::private_file::make_folder(&options.folder)?;
+    let engine = Arc::new(Embedded::open(&options.folder.join("metadata.redb"))?);
+    let setting = ClusterSetting { width: options.width, lease: options.lease };
+    let metadata = {
+        let _context = runtime.enter();
+        Metadata::open(engine, options.token, &setting)?
+    };
+    let router = metadata.router();
+    let (stop, stopped) = watch::channel(false);
+    let notes = options.notes;
+    let watched = stopped.clone();
+    runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await });
+    Ok(part((runtime, listener, address), router, (stop, stopped), None))
+}
+
+fn listen(address: SocketAddr, without_tls: bool) -> Result<(Runtime, TcpListener, SocketAddr)> {
+    if !address.ip().is_loopback() && !without_tls {
+        let text = format!(
+            "{address} is no loopback address: the parts of a cluster speak plain HTTP so far, and anybody there could \
+             read tokens and data"
+        );
+        return Err(Error::new(ErrorKind::Refused, text));
+    }
+    let runtime =
+        Runtime::new().map_err(|error| Error::from_io("start the threads of the service", error))?;
+    let bound = runtime.block_on(TcpListener::bind(address));
+    let what = || format!("listen on {address}");
+    let listener = bound.map_err(|error| Error::from_source(ErrorKind::Refused, what(), error))?;
+    let address = listener.local_addr().map_err(|error| Error::from_io(what(), error))?;
+    Ok((runtime, listener, address))
+}
+
+fn part(
+    (runtime, listener, address): (Runtime, TcpListener, SocketAddr),
+    router: Router,
+    (stop, stopped): (watch::Sender<bool>, watch::Receiver<bool>),
+    ended: Option<Receiver<Error>>,
+) -> ClusterPart {
+    let serving = runtime.spawn(listener::serve(listener, None, router, stopped));
+    ClusterPart { address, stop, serving: Some(serving), ended, runtime: Some(runtime) }
+}
+
+impl ClusterPart {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Calls `tell` if the part can't go on, with the reason. Once.
+    pub fn on_failure(&mut self, tell: impl FnOnce(Error) + Send + 'static) {
+        let Some(ended) = self.ended.take() else { return };
+        std::thread::spawn(move || {
+            if let Ok(error) = ended.recv() {
+                tell(error);
+            }
+        });
+    }
+
+    /// Ends it: running requests may finish.
+    pub fn shutdown(mut self) {
+        self.stop.send_replace(true);
+        if let (Some(runtime), Some(serving)) = (&self.runtime, self.serving.take()) {
+            // It only ends, or was ended.
+            let _ = runtime.block_on(serving);
+        }
+    }
+}
+
+impl Drop for ClusterPart {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
