@@ -9,6 +9,7 @@ mod attached;
 mod boots;
 mod capture;
 mod cloud;
+mod cluster;
 mod coder;
 mod cold;
 mod commits;
@@ -99,7 +100,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
     &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
     &[&netboot::GROUP, &netboot::THREE],
-    &[&coder::GROUP],
+    &[&coder::GROUP, &cluster::GROUP],
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 

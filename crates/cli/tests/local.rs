@@ -372,6 +372,9 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "verify",
         "prune",
         "key",
+        "cluster",
+        "metadata",
+        "device",
     ];
     assert_eq!(listed, commands);
     for command in commands {

@@ -28,6 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::Result;
+use proto::cluster::{DeviceId, DeviceKey};
 
 pub use agent::{Agent, AgentSetting};
 pub(crate) use index_routes::slots_text;
@@ -58,5 +59,11 @@ impl Device {
         let guard = Guard::new(store.tables().map()?);
         let index = Index::open(Arc::clone(store.tables()), Arc::clone(store.commits()))?;
         Ok(Arc::new(Self { store, index, guard, rates: Rates::default(), identity }))
+    }
+
+    /// Makes it a device that belongs to no cluster, with a lease for ever: for who keeps objects on it alone.
+    pub fn stand_alone(&self, device: DeviceId, key: DeviceKey) {
+        self.guard.joined(device, key, 1);
+        self.guard.renewed(base::Instant(u64::MAX));
     }
 }

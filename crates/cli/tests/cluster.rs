@@ -1,0 +1,103 @@
+//! `diskcast cluster try`: a cluster of processes, of which some are killed and some hang, under a repository.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::net::TcpListener;
+
+use common::running::Running;
+use common::{Bench, assert_same};
+use serde_json::Value;
+
+/// A cluster that runs, and the words with which it is used.
+struct Trial {
+    running: Running,
+    started: Value,
+    words: String,
+}
+
+impl Trial {
+    /// Starts the cluster in the folder `try`; at another port if one of its ports is in use.
+    fn start(bench: &Bench) -> Self {
+        for _ in 0..5 {
+            // The devices take the ports after it.
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().min(60_000);
+            let words = format!("cluster try try --devices 5 --width 3+2 --listen 127.0.0.1:{port} --json");
+            let mut running = Running::start(bench.command(&words));
+            let first = running.lines.next().and_then(Result::ok);
+            let Some(started) = first.and_then(|line| serde_json::from_str::<Value>(&line).ok()) else {
+                continue;
+            };
+            let token = bench.path("try/cluster.token");
+            let words = format!("--repo cluster://127.0.0.1:{port} --cluster-token {}", token.display());
+            return Self { running, started, words };
+        }
+        panic!("no cluster started");
+    }
+
+    fn signal(&self, name: &str, signal: &str) {
+        let processes = self.started["processes"].as_array().unwrap();
+        let pid = processes.iter().find(|process| process["name"] == name).unwrap()["pid"].to_string();
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+}
+
+#[test]
+fn a_repository_survives_two_of_five_devices() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 24, 1);
+    let trial = Trial::start(&bench);
+    let there = |words: &str| bench.see(&format!("{words} {}", trial.words));
+    assert!(there("capture disk.img web -q").ends_with("exit: 0\n"));
+    let status = there("cluster status");
+    assert!(status.contains("all devices are up: any 2 may fail"), "{status}");
+    let again = bench.disk("again.img", 24, 2);
+    // One dies while a capture runs, one hangs.
+    let mut capture = bench.command(&format!("capture again.img web -q {}", trial.words)).spawn().unwrap();
+    trial.signal("device-02", "-KILL");
+    trial.signal("device-04", "-STOP");
+    assert!(capture.wait().unwrap().success());
+    for (version, disk) in [(1, &disk), (2, &again)] {
+        let installed = there(&format!("install web@{version} out-{version}.img -q"));
+        assert!(installed.ends_with("exit: 0\n"), "{installed}");
+        assert_same(disk, &bench.path(&format!("out-{version}.img")));
+    }
+    let verified = there("verify -q");
+    assert!(verified.ends_with("exit: 0\n"), "{verified}");
+    trial.signal("device-04", "-CONT");
+    let unknown = there("cluster drain 77");
+    assert!(unknown.contains("no device 77") && unknown.ends_with("exit: 10\n"), "{unknown}");
+    let careful = there("cluster lost 2");
+    assert!(careful.contains("--yes") && careful.ends_with("exit: 11\n"), "{careful}");
+    // All end with the command that started them, and start again with what they have.
+    trial.running.signal("TERM");
+    let Trial { mut running, .. } = trial;
+    assert!(running.child.wait().unwrap().success());
+    let trial = Trial::start(&bench);
+    let there = |words: &str| bench.see(&format!("{words} {}", trial.words));
+    assert!(there("install web@1 back.img -q").ends_with("exit: 0\n"));
+    assert_same(&disk, &bench.path("back.img"));
+    let log = there("log web");
+    assert!(log.ends_with("exit: 0\n") && log.contains('2'), "{log}");
+}
+
+#[test]
+fn what_is_wrong_with_a_cluster_is_told() {
+    let bench = Bench::new();
+    let few = bench.see("cluster try few --devices 3");
+    assert!(few.contains("too few") && few.ends_with("exit: 2\n"), "{few}");
+    let no_token = bench.see("images --repo cluster://127.0.0.1:1");
+    assert!(no_token.contains("a cluster needs its token") && no_token.ends_with("exit: 2\n"), "{no_token}");
+    bench.keep_secret("cluster.token", "0123456789abcdef".repeat(4));
+    let nobody = bench.see("images --repo cluster://127.0.0.1:1 --cluster-token cluster.token");
+    assert!(nobody.contains("Connection refused") && nobody.ends_with("exit: 1\n"), "{nobody}");
+    let wrong = bench.see("images --repo cluster://127.0.0.1 --cluster-token cluster.token");
+    assert!(wrong.contains("cluster://HOST:PORT") && wrong.ends_with("exit: 2\n"), "{wrong}");
+    let which = bench.see("cluster status --cluster-token cluster.token");
+    assert!(which.contains("which cluster?") && which.ends_with("exit: 2\n"), "{which}");
+    let open = bench.see("device d --metadata 127.0.0.1:1 --listen 0.0.0.0:0 --cluster-token cluster.token");
+    assert!(open.contains("no loopback address") && open.ends_with("exit: 11\n"), "{open}");
+    let other = bench.see("metadata m --width 12+3 --listen 127.0.0.1:0");
+    assert!(other.contains("at most 13 together") && other.ends_with("exit: 2\n"), "{other}");
+}
