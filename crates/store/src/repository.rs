@@ -30,6 +30,11 @@ use crate::record::{self, RECORD_BYTES_MAX, Stamp};
 /// Value of the field `record` in the record `format`.
 const FORMAT: &str = "diskcast-repository";
 
+/// Objects that are put at the same time: into S3, one request each, and into a cluster, whose client stores many of
+/// them with one flush.
+const UPLOADS_S3: usize = 32;
+const UPLOADS_CLUSTER: usize = 256;
+
 /// The body of the record `format`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Format {
@@ -393,14 +398,14 @@ fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
                     format!("`{location}` can be used only by who has joined the cluster"),
                 )
             })?;
-            Backend::network(joined, check(text.clone()))
+            Backend::network(joined, check(text.clone()), UPLOADS_CLUSTER)
         }
         Location::S3(bucket) => {
             let access = setting.s3.as_ref().ok_or_else(|| {
                 let text = format!("`{location}` needs an endpoint or a region, and credentials");
                 Error::new(ErrorKind::Invalid, text)
             })?;
-            Backend::network(s3::connect(bucket, access)?, check(s3::place(bucket, access)))
+            Backend::network(s3::connect(bucket, access)?, check(s3::place(bucket, access)), UPLOADS_S3)
         }
     }
 }

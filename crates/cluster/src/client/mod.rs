@@ -130,7 +130,7 @@ impl Cluster {
 async fn open(access: ClusterAccess) -> Result<Arc<Parts>> {
     let (name, immutable) = (access.to_string(), access.immutable);
     let session = Session::open(access).await?;
-    let writes = Writes::start(Arc::clone(&session));
+    let writes = Writes::start(&session);
     Ok(Arc::new(Parts { name, immutable, reads: Reads::default(), writes, session }))
 }
 

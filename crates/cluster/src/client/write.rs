@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::Instant;
@@ -26,6 +27,9 @@ use crate::wire::{SealRequest, SegmentAnswer, SegmentRequest};
 const RUN_BYTES: u64 = 4 << 20;
 /// Length of components of one segment: 1 GB of data at 8 + 2, the seed's visit (section 4).
 const COMPONENT_BYTES: u64 = 128 << 20;
+/// Pieces from this length on go to one of so many writers of their own.
+const LONG_BYTES: usize = 1 << 20;
+const LONG_WRITERS: usize = 3;
 /// A segment that got nothing for so long is sealed.
 const IDLE: Duration = Duration::from_secs(2);
 /// How long pieces wait for a segment to be opened.
@@ -44,10 +48,13 @@ const QUEUE: usize = 64;
 /// What became of a piece.
 type Placed = Result<Piece, Arc<Failure>>;
 
-/// Hands pieces to the writer's task.
+/// Hands pieces to the writers' tasks. Long pieces have writers of their own, several, so that one sends while another
+/// waits for disks; short ones share one, so that as many as possible are stored at once.
 #[derive(Debug)]
 pub(super) struct Writes {
-    inputs: mpsc::Sender<Input>,
+    short: mpsc::Sender<Input>,
+    long: Vec<mpsc::Sender<Input>>,
+    turn: AtomicUsize,
 }
 
 /// What the writer's task is told.
@@ -94,7 +101,12 @@ struct Task {
 }
 
 impl Writes {
-    pub(super) fn start(session: Arc<Session>) -> Self {
+    pub(super) fn start(session: &Arc<Session>) -> Self {
+        let long = (0..LONG_WRITERS).map(|_| Self::writer(Arc::clone(session))).collect();
+        Self { short: Self::writer(Arc::clone(session)), long, turn: AtomicUsize::new(0) }
+    }
+
+    fn writer(session: Arc<Session>) -> mpsc::Sender<Input> {
         let (inputs, taken) = mpsc::channel(QUEUE);
         let setting = WriterSetting {
             run_bytes: RUN_BYTES,
@@ -116,23 +128,30 @@ impl Writes {
             finishing: None,
         };
         tokio::spawn(task.run(taken));
-        Self { inputs }
+        inputs
     }
 
     /// Stores a piece durably. If it is the whole content of its name, the index has it, too, when this returns.
     pub(super) async fn store(&self, piece: NewPiece) -> Placed {
         let (placed, answer) = oneshot::channel();
         let ended = || Arc::new(Failure::Unreachable("the client of the cluster has ended".to_owned()));
-        self.inputs.send(Input::Store { piece, placed }).await.map_err(|_| ended())?;
+        let writer = match piece.content.len() < LONG_BYTES {
+            true => &self.short,
+            false => &self.long[self.turn.fetch_add(1, Ordering::Relaxed) % LONG_WRITERS],
+        };
+        writer.send(Input::Store { piece, placed }).await.map_err(|_| ended())?;
         answer.await.map_err(|_| ended())?
     }
 
     /// Seals what is open.
     pub(super) async fn finish(&self) {
-        let (done, finished) = oneshot::channel();
-        if self.inputs.send(Input::Finish(done)).await.is_ok() {
-            let _ = finished.await;
-        }
+        let ends = self.long.iter().chain([&self.short]).map(|writer| async move {
+            let (done, finished) = oneshot::channel();
+            if writer.send(Input::Finish(done)).await.is_ok() {
+                let _ = finished.await;
+            }
+        });
+        futures::future::join_all(ends).await;
     }
 }
 

@@ -109,10 +109,14 @@ impl Backend {
         Ok(Self::new(store, Executor::network()?, Objects::Direct, check))
     }
 
-    /// A store in a network; puts several objects at the same time.
-    pub(crate) fn network(store: Arc<dyn ObjectStore>, check: CapabilityCheck) -> Result<Self> {
+    /// A store in a network; puts up to `uploads_max` objects at the same time.
+    pub(crate) fn network(
+        store: Arc<dyn ObjectStore>,
+        check: CapabilityCheck,
+        uploads_max: usize,
+    ) -> Result<Self> {
         let executor = Executor::network()?;
-        let uploads = Uploads::new(Arc::clone(&store), executor.clone());
+        let uploads = Uploads::new(Arc::clone(&store), executor.clone(), uploads_max);
         Ok(Self::new(store, executor, Objects::Uploads(uploads), check))
     }
 

@@ -13,8 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::backend::executor::Executor;
 use crate::error::from_store;
 
-/// Most uploads under way, and their bytes. A thread that puts one more waits.
-const UPLOADS_MAX: usize = 32;
+/// Most bytes of uploads under way. A thread that puts one more waits.
 const UPLOAD_BYTES_MAX: usize = 32 << 20;
 
 /// The uploads under way.
@@ -27,6 +26,8 @@ pub(crate) struct Uploads {
 /// State shared by the callers and the upload tasks.
 #[derive(Debug)]
 struct Shared {
+    /// Most uploads under way.
+    uploads_max: usize,
     store: Arc<dyn ObjectStore>,
     state: Mutex<State>,
     changed: Condvar,
@@ -45,8 +46,8 @@ struct State {
 }
 
 impl Uploads {
-    pub(crate) fn new(store: Arc<dyn ObjectStore>, executor: Executor) -> Self {
-        let shared = Shared { store, state: Mutex::default(), changed: Condvar::new() };
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, executor: Executor, uploads_max: usize) -> Self {
+        let shared = Shared { uploads_max, store, state: Mutex::default(), changed: Condvar::new() };
         Self { shared: Arc::new(shared), executor }
     }
 
@@ -61,7 +62,8 @@ impl Uploads {
             if state.waiting.contains_key(path) {
                 return Ok(());
             }
-            let has_room = state.waiting.len() < UPLOADS_MAX && state.bytes + bytes.len() <= UPLOAD_BYTES_MAX;
+            let has_room = state.waiting.len() < self.shared.uploads_max
+                && state.bytes + bytes.len() <= UPLOAD_BYTES_MAX;
             // An object larger than the limit is sent alone.
             if has_room || state.waiting.is_empty() {
                 break;

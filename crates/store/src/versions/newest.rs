@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn ends_are_those_of_all_numbers_where_lists_have_pages() {
         let check = CapabilityCheck::new("memory".to_owned(), None);
-        let backend = Backend::network(Arc::new(InMemory::new()), check).unwrap();
+        let backend = Backend::network(Arc::new(InMemory::new()), check, 32).unwrap();
         let repository = Repository::create_on(backend, "far".to_owned(), None).unwrap();
         (0..16).for_each(|seed| ends_are_found(&repository, seed));
     }
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn numbers_that_were_lost_hide_none_behind_them() {
         let check = CapabilityCheck::new("memory".to_owned(), None);
-        let backend = Backend::network(Arc::new(InMemory::new()), check).unwrap();
+        let backend = Backend::network(Arc::new(InMemory::new()), check, 32).unwrap();
         let repository = Repository::create_on(backend, "far".to_owned(), None).unwrap();
         let image: ImageName = "image".parse().unwrap();
         for number in [1, 2, 999, 1000, 1001, 70_000, u64::MAX - 1, u64::MAX] {
