@@ -118,6 +118,13 @@ pub struct RebuildTask {
     pub layout: String,
 }
 
+/// `POST /segments/S/component`: a device wants to mend its component.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ComponentRequest {
+    /// The device.
+    pub(crate) device: DeviceId,
+}
+
 /// `POST /segments/S/rebuilt`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Rebuilt {
@@ -335,6 +342,10 @@ pub struct DeviceStatus {
     pub used: u64,
     /// Free bytes of its disk.
     pub free: u64,
+    /// Bytes that were verified in the background since its start.
+    pub verified: u64,
+    /// Bytes that were damaged and mended since then.
+    pub mended: u64,
 }
 
 /// One device in the status of the cluster.

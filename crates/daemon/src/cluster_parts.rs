@@ -39,6 +39,8 @@ pub struct DeviceOptions {
     pub domain: String,
     /// Bytes per second that it rebuilds at most.
     pub rebuild_bytes_per_second: Option<u64>,
+    /// Bytes per second of its disk that it looks through for damage.
+    pub scrub_bytes_per_second: u64,
     /// Serve beyond loopback, in plain HTTP.
     pub without_tls: bool,
     /// Receives the notes.
@@ -90,6 +92,7 @@ pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
             address: options.address.unwrap_or_else(|| format!("http://{address}")),
             domain: options.domain,
             rebuild_bytes_per_second: options.rebuild_bytes_per_second,
+            scrub_bytes_per_second: options.scrub_bytes_per_second,
         },
     )?;
     let (stop, stopped) = watch::channel(false);

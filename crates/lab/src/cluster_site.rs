@@ -113,6 +113,7 @@ impl ClusterSite {
             address: format!("http://127.0.0.1:{port}"),
             domain: format!("host-{number}"),
             rebuild_bytes_per_second: None,
+            scrub_bytes_per_second: 1 << 30,
         };
         let router = device.router();
         let agent = Arc::new(Agent::new(device, setting).unwrap());

@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// How fast it rebuilds what lost devices held, in bits per second [default: as fast as it can]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub rebuild_rate: Option<u64>,
+    /// How fast it looks through its disk for damage, in bits per second
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "64M")]
+    pub scrub_rate: u64,
     #[command(flatten)]
     pub serving: Serving,
 }
@@ -56,6 +59,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         token: repository::cluster_token(&context.global)?,
         domain: args.domain.clone().unwrap_or_else(repository::host_name),
         rebuild_bytes_per_second: args.rebuild_rate.map(|bits| bits / 8),
+        scrub_bytes_per_second: args.scrub_rate / 8,
         without_tls: args.serving.no_tls,
         notes: Arc::new(move |note| output.remark(note)),
     });

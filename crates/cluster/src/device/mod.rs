@@ -9,10 +9,12 @@
 //! - `guard` who may do what, now
 //! - `routes`, `index_routes` the commands over HTTP
 //! - `rebuild` computes components of lost devices
+//! - `scrub` looks for damage and mends it
 //! - `agent` joins the cluster, keeps the lease, copies slots
 
 mod agent;
 mod commit;
+mod damage;
 mod guard;
 mod index;
 mod index_routes;
@@ -20,6 +22,7 @@ mod object;
 mod rate;
 mod rebuild;
 mod routes;
+mod scrub;
 mod store;
 mod tables;
 mod work;
@@ -33,6 +36,7 @@ use proto::cluster::{DeviceId, DeviceKey};
 pub use agent::{Agent, AgentSetting};
 pub(crate) use index_routes::slots_text;
 
+use damage::Scrubs;
 use guard::Guard;
 use index::Index;
 use rate::Rates;
@@ -45,6 +49,7 @@ pub struct Device {
     index: Index,
     guard: Guard,
     rates: Rates,
+    scrubs: Scrubs,
     identity: String,
 }
 
@@ -58,7 +63,14 @@ impl Device {
         let identity = store.tables().identity()?;
         let guard = Guard::new(store.tables().map()?);
         let index = Index::open(Arc::clone(store.tables()), Arc::clone(store.commits()))?;
-        Ok(Arc::new(Self { store, index, guard, rates: Rates::default(), identity }))
+        Ok(Arc::new(Self {
+            store,
+            index,
+            guard,
+            rates: Rates::default(),
+            scrubs: Scrubs::default(),
+            identity,
+        }))
     }
 
     /// Makes it a device that belongs to no cluster, with a lease for ever: for who keeps objects on it alone.

@@ -4,6 +4,7 @@
 //! older bytes is kept in the database first, and written again after a crash.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
@@ -145,6 +146,35 @@ impl Object {
             rest = behind;
         }
         Ok(Bytes::from(content).slice(small(from - start)..small(to - start)))
+    }
+
+    /// The pieces whose bytes do not match their checksums.
+    pub(super) fn damaged_pieces(&self) -> Answer<Vec<Range<u64>>> {
+        let pieces = self.state.read().pieces.clone();
+        let mut damaged = Vec::new();
+        for piece in pieces {
+            match self.read(piece.from, piece.end()) {
+                Ok(_) => {}
+                Err(problem) if problem.word == Word::Damaged => damaged.push(piece.from..piece.end()),
+                Err(problem) => return Err(problem),
+            }
+        }
+        Ok(damaged)
+    }
+
+    /// Writes a damaged piece again, durably, if `content` has its checksum; returns whether it has.
+    pub(super) fn mend(&self, at: u64, content: &[u8]) -> Answer<bool> {
+        let _alone = self.laid_out.lock();
+        // Readers wait: they must not see half of it.
+        let state = self.state.write();
+        let piece =
+            state.pieces.iter().find(|piece| piece.from == at && piece.bytes as usize == content.len());
+        if state.removed || piece.is_none_or(|piece| piece.sum != checksum(content)) {
+            return Ok(false);
+        }
+        let written = self.file.file.write_all_at(content, at).and_then(|()| self.file.file.sync_data());
+        written.map_err(|error| self.write_failed(error))?;
+        Ok(true)
     }
 
     /// Appends `content` at `at`, which must be the length; acknowledged as it is in memory. `fence` is that of the

@@ -1,6 +1,7 @@
 //! Rebuilds components of lost devices on this one: reads the same range of k others, computes it, appends it. A
 //! rebuild that was interrupted goes on where it ended. formats/cluster.md, section 7.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,33 +32,75 @@ pub(super) async fn rebuild(
     (rates, rate): (&Rates, Option<u64>),
 ) -> Reply<()> {
     let id = ObjectId { group: task.group, number: task.segment };
-    let width = Width::new(task.k, task.m).ok_or_else(|| invalid("a width that is none"))?;
-    let target = usize::from(task.component);
-    if task.sources.len() != usize::from(width.components()) || target >= task.sources.len() {
-        return Err(invalid("other components than its width"));
-    }
     let begun = {
         let task = task.clone();
         blocking(device, move |device| begin(device, id, &task))
     };
     let Some(mut at) = begun.await.map_err(Failure::Refused)? else { return Ok(()) };
-    while at < task.length {
-        let end = task.length.min(at + STEP_BYTES);
+    extend(device, http, task, (rates, rate), &mut at).await?;
+    let length = task.length;
+    blocking(device, move |device| device.store.seal(id, length, u32::MAX)).await.map_err(Failure::Refused)
+}
+
+/// Completes a component that this device has and that ends early: it missed runs while it was away.
+pub(super) async fn complete(
+    device: &Arc<Device>,
+    http: &Client,
+    task: &RebuildTask,
+    from: u64,
+) -> Reply<()> {
+    let mut at = from;
+    extend(device, http, task, (&device.rates, None), &mut at).await?;
+    let id = ObjectId { group: task.group, number: task.segment };
+    let length = task.length;
+    blocking(device, move |device| device.store.seal(id, length, u32::MAX)).await.map_err(Failure::Refused)
+}
+
+/// Appends what is missing behind `at`.
+async fn extend(
+    device: &Arc<Device>,
+    http: &Client,
+    task: &RebuildTask,
+    (rates, rate): (&Rates, Option<u64>),
+    at: &mut u64,
+) -> Reply<()> {
+    let id = ObjectId { group: task.group, number: task.segment };
+    while *at < task.length {
+        let from = *at;
+        let end = task.length.min(from + STEP_BYTES);
         if let Some(rate) = rate {
-            tokio::time::sleep(rates.take(task.group, end - at, rate, monotonic())).await;
+            tokio::time::sleep(rates.take(task.group, end - from, rate, monotonic())).await;
         }
-        let parts = read_others(http, task, (id, device.guard.epoch()), (at, end)).await?;
+        let content = compute(device, http, task, from..end).await?;
         blocking(device, move |device| {
-            let content = restore(width, &parts, target);
             // Durable at the end, with the seal; what a power cut takes is computed again.
-            device.store.append(id, at, &content, u32::MAX, false)
+            device.store.append(id, from, &content, u32::MAX, false)
         })
         .await
         .map_err(Failure::Refused)?;
-        at = end;
+        *at = end;
     }
-    let length = task.length;
-    blocking(device, move |device| device.store.seal(id, length, u32::MAX)).await.map_err(Failure::Refused)
+    Ok(())
+}
+
+/// The bytes `range` of the component that `task` names, from those of others.
+pub(super) async fn compute(
+    device: &Arc<Device>,
+    http: &Client,
+    task: &RebuildTask,
+    range: Range<u64>,
+) -> Reply<Vec<u8>> {
+    let id = ObjectId { group: task.group, number: task.segment };
+    let width = Width::new(task.k, task.m).ok_or_else(|| invalid("a width that is none"))?;
+    let target = usize::from(task.component);
+    let whole_tiles = |at: u64| at.is_multiple_of(u64::from(ALIGN_BYTES));
+    let fits = task.sources.len() == usize::from(width.components()) && target < task.sources.len();
+    if !fits || !whole_tiles(range.start) || !whole_tiles(range.end) {
+        return Err(invalid("other components than its width, or a part of a tile"));
+    }
+    let parts = read_others(http, task, (id, device.guard.epoch()), (range.start, range.end)).await?;
+    let computed = tokio::task::spawn_blocking(move || restore(width, &parts, target)).await;
+    computed.map_err(|error| Failure::Refused(Problem::failed("compute a component", error)))
 }
 
 /// Where the rebuild goes on; `None` if it is done. What an earlier rebuild of another component left is removed.

@@ -99,6 +99,15 @@ impl Device {
         self.guard.admit(headers, request, effect).await
     }
 
+    /// Reads a range; damage is noted, to be mended.
+    fn read_reported(&self, object: &super::object::Object, from: u64, to: u64) -> Answer<Bytes> {
+        let read = object.read(from, to);
+        if read.as_ref().is_err_and(|problem| problem.word == Word::Damaged) {
+            self.scrubs.report(object.id);
+        }
+        read
+    }
+
     /// Waits until the group may move `bytes` more.
     async fn pace(&self, group: u32, bytes: u64) -> Answer<()> {
         let (page, number) = RATE_ATTRIBUTE;
@@ -151,7 +160,14 @@ async fn read(State(device): Shared, Path(id): Path<String>, headers: HeaderMap)
     let (from, to) = asked.unwrap_or((0, u64::MAX));
     // Without a range the whole object is meant: the capability must then cover it all.
     device.admit(&headers, rights::READ, id, (from, to), Effect::Reads).await?;
-    let object = blocking(&device, move |device| device.store.get(id)).await?;
+    let object = blocking(&device, move |device| {
+        let object = device.store.get(id);
+        if object.as_ref().is_err_and(|problem| problem.word == Word::Damaged) {
+            device.scrubs.report(id);
+        }
+        object
+    })
+    .await?;
     let length = object.row().length;
     if asked.is_some() && from >= length {
         let detail = format!("object {id} has {length} bytes, and byte {from} was asked for");
@@ -160,7 +176,7 @@ async fn read(State(device): Shared, Path(id): Path<String>, headers: HeaderMap)
     let to = to.min(length);
     device.pace(id.group, to - from).await?;
     let body = if to - from <= BLOCK_BYTES {
-        Body::from(blocking(&device, move |_| object.read(from, to)).await?)
+        Body::from(blocking(&device, move |device| device.read_reported(&object, from, to)).await?)
     } else {
         Body::from_stream(blocks(device, object, from, to))
     };
@@ -190,7 +206,7 @@ fn blocks(
         }
         let end = to.min(at + BLOCK_BYTES);
         let reader = Arc::clone(&object);
-        let block = blocking(&device, move |_| reader.read(at, end)).await;
+        let block = blocking(&device, move |device| device.read_reported(&reader, at, end)).await;
         let block = block.map_err(|problem| std::io::Error::other(problem.detail))?;
         Ok(Some((block, (device, object, end))))
     })
@@ -390,6 +406,8 @@ async fn status(State(device): Shared) -> Answer<Json<DeviceStatus>> {
             objects: device.store.count(),
             used: device.store.used(),
             free,
+            verified: device.scrubs.counts().0,
+            mended: device.scrubs.counts().1,
         })
     })
     .await

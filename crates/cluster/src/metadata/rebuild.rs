@@ -124,6 +124,20 @@ impl Metadata {
         })
     }
 
+    /// What a device needs to mend the component that it has of a sealed segment.
+    pub(super) fn component_of(&self, number: u64, device: DeviceId) -> Result<RebuildTask> {
+        let segment = self.segment(number)?;
+        let place = segment.devices.iter().position(|own| *own == device);
+        let place = place
+            .filter(|_| segment.state == SegmentState::Sealed)
+            .and_then(|place| u8::try_from(place).ok());
+        let missing = || {
+            let detail = format!("device {device} has no component of a sealed segment {number}");
+            Error::new(ErrorKind::NotFound, detail)
+        };
+        self.task(&self.map(), number, place.ok_or_else(missing)?)
+    }
+
     /// A device has rebuilt a component: it lies there from now on.
     pub(super) fn rebuilt(&self, number: u64, done: &Rebuilt) -> Result<()> {
         let (segment, stored) = self.stored_segment(number)?;

@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use super::cluster::Metadata;
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::{
-    ClientAnswer, ClientRequest, ClusterStatus, Heartbeat, JoinAnswer, JoinRequest, Pulse, Rebuilt, Record,
-    RecordList, RecordName, RecordNames, RecordRequest, Records, SealRequest, Segment, SegmentAnswer,
-    SegmentRequest,
+    ClientAnswer, ClientRequest, ClusterStatus, ComponentRequest, Heartbeat, JoinAnswer, JoinRequest, Pulse,
+    RebuildTask, Rebuilt, Record, RecordList, RecordName, RecordNames, RecordRequest, Records, SealRequest,
+    Segment, SegmentAnswer, SegmentRequest,
 };
 
 /// Longest body of a request: a heartbeat that names all slots.
@@ -41,6 +41,7 @@ impl Metadata {
             .route("/segments/{segment}", get(segment))
             .route("/segments/{segment}/seal", post(seal_segment))
             .route("/segments/{segment}/rebuilt", post(rebuilt))
+            .route("/segments/{segment}/component", post(component))
             .route("/records", put(put_record))
             .route("/records/get", post(record))
             .route("/records/list", post(list_records))
@@ -128,6 +129,14 @@ async fn lost(State(metadata): Shared, Path(device): Path<u32>) -> Answer<Status
 async fn drain(State(metadata): Shared, Path(device): Path<u32>) -> Answer<StatusCode> {
     blocking(metadata, move |metadata| metadata.retire(DeviceId(device), DeviceState::Draining)).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+async fn component(
+    State(metadata): Shared,
+    Path(segment): Path<u64>,
+    Json(request): Json<ComponentRequest>,
+) -> Answer<Json<RebuildTask>> {
+    blocking(metadata, move |metadata| metadata.component_of(segment, request.device)).await.map(Json)
 }
 
 async fn rebuilt(

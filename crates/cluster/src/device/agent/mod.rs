@@ -1,5 +1,8 @@
-//! Joins the cluster, keeps the device's lease, follows the map, copies the slots that it is to hold, and seals
-//! components whose segment was sealed without it. formats/cluster.md, sections 3, 4 and 7.
+//! Speaks to the metadata service for a device: joins the cluster, keeps the lease, follows the map.
+//! formats/cluster.md, sections 4 and 7.
+
+mod slots;
+mod upkeep;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -7,33 +10,22 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
-use proto::cluster::{DeviceId, DeviceKey, Holder, Map, ObjectId, State, decode_batch, teachers};
+use proto::cluster::{DeviceId, DeviceKey, Map};
 use reqwest::RequestBuilder;
 use tokio::sync::{Notify, watch};
 
 use super::Device;
-use super::index_routes::slots_text;
-use super::rebuild::rebuild;
 use super::work::blocking;
 use crate::clock::monotonic;
-use crate::http::{Failure, Reply, get_json, send, send_json};
+use crate::http::{Failure, Reply, send_json};
 use crate::problem::{Answer, Problem, Word};
 use crate::token::ClusterToken;
-use crate::wire::{
-    CAPABILITY_HEADER, EPOCH_HEADER, Heartbeat, JoinAnswer, JoinRequest, MORE_HEADER, Pulse, RebuildTask,
-    Rebuilt, Segment, SegmentState,
-};
+use crate::wire::{Heartbeat, JoinAnswer, JoinRequest, Pulse, RebuildTask};
 
 /// Waits between tries to join.
 const JOIN_PAUSE: Duration = Duration::from_millis(300);
-/// Waits before a slot that could not be copied is tried again.
-const COPY_PAUSE: Duration = Duration::from_millis(500);
-/// How often components that are not sealed are looked at.
-const TIDY_EVERY: Duration = Duration::from_secs(20);
 /// Longest wait for the answer to a heartbeat.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(2);
-/// Entries in one answer to a copy.
-const COPY_BATCH: usize = 4096;
 
 /// Where a device belongs.
 #[derive(Debug, Clone)]
@@ -48,6 +40,8 @@ pub struct AgentSetting {
     pub domain: String,
     /// Bytes per second that it rebuilds at most.
     pub rebuild_bytes_per_second: Option<u64>,
+    /// Bytes per second of its disk that it looks through for damage.
+    pub scrub_bytes_per_second: u64,
 }
 
 /// Speaks to the metadata service for a device.
@@ -108,6 +102,8 @@ impl Agent {
         side.spawn(async move { tidier.tidy_for_ever().await });
         let builder = Arc::clone(self);
         side.spawn(async move { builder.rebuild_for_ever().await });
+        let scrubber = Arc::clone(self);
+        side.spawn(async move { scrubber.scrub_for_ever().await });
         let mut silent = false;
         let mut seen = self.device.guard.seen();
         loop {
@@ -251,209 +247,6 @@ impl Agent {
                 .any(|holder| Some(holder.device) == device && holder.from == from && !holder.is_ready())
         });
         Ok(())
-    }
-
-    async fn copy_for_ever(&self) {
-        loop {
-            let own = self.device.guard.epoch();
-            if self.copy_all().await {
-                // Nothing is left to copy under this map.
-                let mut epoch = self.device.guard.epochs();
-                let _ = epoch.wait_for(|&epoch| epoch > own).await;
-            } else {
-                tokio::time::sleep(COPY_PAUSE).await;
-            }
-        }
-    }
-
-    /// Copies all slots that wait for it, as far as their ready holders answer. Returns whether none is left.
-    async fn copy_all(&self) -> bool {
-        let (Some(map), Some(own)) = (self.device.guard.map(), self.device.guard.device()) else {
-            return false;
-        };
-        let answers = |device: DeviceId| {
-            map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
-        };
-        let mut sources: BTreeMap<DeviceId, Vec<(usize, u64)>> = BTreeMap::new();
-        // How many have yet to teach a slot.
-        let mut lessons: BTreeMap<(usize, u64), usize> = BTreeMap::new();
-        let mut complete = true;
-        for (slot, holders) in map.slots.iter().enumerate() {
-            let waits = |holder: &&Holder| {
-                holder.device == own
-                    && holder.takes_entries()
-                    && !holder.is_ready()
-                    && !self.copied.lock().contains(&(slot, holder.from))
-            };
-            let Some(learner) = holders.iter().find(waits) else { continue };
-            let Some(chosen) = teachers(holders, learner, answers) else {
-                complete = false;
-                continue;
-            };
-            let key = (slot, learner.from);
-            lessons.insert(key, chosen.len());
-            chosen.into_iter().for_each(|device| sources.entry(device).or_default().push(key));
-        }
-        for (source, slots) in sources {
-            if self.copy_from(&map, source, &slots).await.is_err() {
-                complete = false;
-                continue;
-            }
-            for slot in slots {
-                let left = lessons.get_mut(&slot).expect("it was counted");
-                *left -= 1;
-                if *left == 0 {
-                    self.copied.lock().insert(slot);
-                }
-            }
-            self.news.notify_one();
-        }
-        complete
-    }
-
-    async fn copy_from(&self, map: &Map, source: DeviceId, slots: &[(usize, u64)]) -> Reply<()> {
-        let address = map.device(source).map(|device| device.address.clone()).unwrap_or_default();
-        let capability = self.peers.lock().get(&source).cloned().unwrap_or_default();
-        let get = |path: &str| {
-            let request = self.client.get(format!("{address}/device/v1/index/{path}"));
-            request.header(CAPABILITY_HEADER, &capability).header(EPOCH_HEADER, map.epoch)
-        };
-        let groups: Vec<u32> = get_json(get("groups")).await?;
-        let numbers: Vec<usize> = slots.iter().map(|(slot, _)| *slot).collect();
-        let text = slots_text(&numbers);
-        for group in groups {
-            let mut after = String::new();
-            loop {
-                let limit = COPY_BATCH.to_string();
-                let query = [
-                    ("group", group.to_string()),
-                    ("slots", text.clone()),
-                    ("after", after),
-                    ("limit", limit),
-                ];
-                let answer = send(get("copy").query(&query)).await?;
-                let more = answer.headers().get(MORE_HEADER).is_some_and(|more| more == "true");
-                let body = answer.bytes().await.map_err(|error| Failure::Unreachable(error.to_string()))?;
-                let items = decode_batch(&body)
-                    .ok_or_else(|| Failure::Unreachable("the answer is no batch of names".to_owned()))?;
-                after = items.last().map(|item| item.name.clone()).unwrap_or_default();
-                let slots = slots.to_vec();
-                blocking(&self.device, move |device| {
-                    let _same_map = device.index.hold();
-                    device.still_waits(&slots)?;
-                    Ok(device.index.insert(items)?)
-                })
-                .await
-                .map_err(Failure::Refused)?;
-                if !more {
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn rebuild_for_ever(&self) {
-        let mut tasks = self.tasks.subscribe();
-        loop {
-            let next = tasks.wait_for(|tasks| !tasks.is_empty()).await;
-            let Some(task) = next.ok().and_then(|tasks| tasks.first().cloned()) else { return };
-            let setting = (&self.device.rates, self.setting.rebuild_bytes_per_second);
-            let rebuilt = rebuild(&self.device, &self.client, &task, setting).await;
-            let done = match rebuilt {
-                Ok(()) => self.tell_rebuilt(&task).await,
-                Err(failure) => Err(failure),
-            };
-            match done {
-                // Others are waiting: the next heartbeat is due now.
-                Ok(()) => self.news.notify_one(),
-                Err(_) => tokio::time::sleep(COPY_PAUSE).await,
-            }
-            // What was done, or failed, comes again with the next heartbeat if it is still to be done.
-            self.tasks.send_modify(|tasks| tasks.retain(|other| other.segment != task.segment));
-        }
-    }
-
-    async fn tell_rebuilt(&self, task: &RebuildTask) -> Reply<()> {
-        let device = self.device.guard.device().expect("it joined before");
-        let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
-        for address in &self.setting.metadata {
-            let request = self.to(address, &format!("segments/{}/rebuilt", task.segment));
-            let body = serde_json::to_vec(&Rebuilt { component: task.component, device });
-            let request = request.header(reqwest::header::CONTENT_TYPE, "application/json");
-            match send(request.body(body.expect("it is plain data"))).await {
-                Err(failure @ Failure::Unreachable(_)) => last = failure,
-                answer => return answer.map(drop),
-            }
-        }
-        Err(last)
-    }
-
-    async fn tidy_for_ever(&self) {
-        loop {
-            tokio::time::sleep(TIDY_EVERY).await;
-            // What can't be sealed now is tried again.
-            let _ = self.tidy().await;
-        }
-    }
-
-    /// Seals components whose segment was sealed while this device did not answer.
-    async fn tidy(&self) -> Reply<()> {
-        let open = blocking(&self.device, |device| {
-            let mut open = Vec::new();
-            device.store.tables().all_objects(|id, row| {
-                if !row.sealed && id.holds_data() {
-                    open.push(id);
-                }
-            })?;
-            Ok(open)
-        });
-        for id in open.await.map_err(Failure::Refused)? {
-            self.seal_as_segment(id).await?;
-        }
-        Ok(())
-    }
-
-    async fn seal_as_segment(&self, id: ObjectId) -> Reply<()> {
-        let own = self.device.guard.device().expect("it joined before");
-        let mut last = Ok(());
-        for address in &self.setting.metadata {
-            let request = self.client.get(format!("{address}/metadata/v1/segments/{}", id.number));
-            let request = request.bearer_auth(self.setting.token.as_str()).timeout(HEARTBEAT_MAX);
-            match get_json::<Segment>(request).await {
-                // One that is being rebuilt here is not this device's yet.
-                Ok(segment)
-                    if segment.state == SegmentState::Sealed
-                        && segment.group == id.group
-                        && segment.devices.contains(&own) =>
-                {
-                    // Shorter than the others: it missed runs that nobody was told are stored.
-                    let bytes = segment.length;
-                    let sealed = blocking(&self.device, move |device| device.store.seal_at_most(id, bytes));
-                    return sealed.await.map_err(Failure::Refused);
-                }
-                // An object that is no component of a segment is its creator's business.
-                Ok(_) | Err(Failure::Refused(_)) => return Ok(()),
-                Err(failure) => last = Err(failure),
-            }
-        }
-        last
-    }
-}
-
-impl Device {
-    /// Whether all these slots are still to be copied here.
-    fn still_waits(&self, slots: &[(usize, u64)]) -> Answer<()> {
-        let map = self.guard.map();
-        let own = self.guard.device();
-        let waits = |&(slot, from): &(usize, u64)| {
-            let holders = map.as_ref().map_or(&[][..], |map| map.holders(slot));
-            holders.iter().any(|holder| Some(holder.device) == own && holder.from == from)
-        };
-        if slots.iter().all(waits) {
-            return Ok(());
-        }
-        Err(Problem::new(Word::NotReady, "the map changed while a slot was copied"))
     }
 }
 

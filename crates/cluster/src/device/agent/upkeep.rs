@@ -1,0 +1,152 @@
+//! What the device does for its objects by itself: rebuilds components of lost devices, seals and completes those that
+//! it missed the end of, looks for damage and mends it. formats/cluster.md, section 7.
+
+use std::time::Duration;
+
+use proto::cluster::ObjectId;
+
+use super::{Agent, HEARTBEAT_MAX};
+use crate::device::rebuild::{complete, rebuild};
+use crate::device::scrub::{mend, verify};
+use crate::device::work::blocking;
+use crate::http::{Failure, Reply, get_json, send};
+use crate::wire::{ComponentRequest, RebuildTask, Rebuilt, Segment, SegmentState};
+
+/// How often components that are not sealed are looked at.
+const TIDY_EVERY: Duration = Duration::from_secs(20);
+/// Wait before something that failed is tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+impl Agent {
+    pub(super) async fn rebuild_for_ever(&self) {
+        let mut tasks = self.tasks.subscribe();
+        loop {
+            let next = tasks.wait_for(|tasks| !tasks.is_empty()).await;
+            let Some(task) = next.ok().and_then(|tasks| tasks.first().cloned()) else { return };
+            let setting = (&self.device.rates, self.setting.rebuild_bytes_per_second);
+            let rebuilt = rebuild(&self.device, &self.client, &task, setting).await;
+            let done = match rebuilt {
+                Ok(()) => self.tell_rebuilt(&task).await,
+                Err(failure) => Err(failure),
+            };
+            match done {
+                // Others are waiting: the next heartbeat is due now.
+                Ok(()) => self.news.notify_one(),
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+            // What was done, or failed, comes again with the next heartbeat if it is still to be done.
+            self.tasks.send_modify(|tasks| tasks.retain(|other| other.segment != task.segment));
+        }
+    }
+
+    /// Mends what reads found damaged, and looks through all objects in between.
+    pub(super) async fn scrub_for_ever(&self) {
+        let rate = self.setting.scrub_bytes_per_second;
+        loop {
+            let all = blocking(&self.device, |device| {
+                let mut all = Vec::new();
+                device.store.tables().all_objects(|id, _| all.push(id))?;
+                Ok(all)
+            });
+            for id in all.await.unwrap_or_default() {
+                self.mend_waiting().await;
+                verify(&self.device, id, rate).await;
+            }
+            self.mend_waiting().await;
+            self.device.scrubs.rest().await;
+        }
+    }
+
+    async fn mend_waiting(&self) {
+        while let Some(id) = self.device.scrubs.next() {
+            // What can't be mended now is found again, by a read or by the next round.
+            let _ = self.mend_one(id).await;
+        }
+    }
+
+    async fn mend_one(&self, id: ObjectId) -> Reply<()> {
+        let task = self.own_component(id).await?;
+        if task.group != id.group {
+            return Ok(());
+        }
+        mend(&self.device, &self.client, id, &task).await
+    }
+
+    /// What is known of the component of segment `id` that is this device's.
+    async fn own_component(&self, id: ObjectId) -> Reply<RebuildTask> {
+        let device = self.device.guard.device().expect("it joined before");
+        self.ask(&format!("segments/{}/component", id.number), &ComponentRequest { device }).await
+    }
+
+    async fn tell_rebuilt(&self, task: &RebuildTask) -> Reply<()> {
+        let device = self.device.guard.device().expect("it joined before");
+        let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
+        for address in &self.setting.metadata {
+            let request = self.to(address, &format!("segments/{}/rebuilt", task.segment));
+            let body = serde_json::to_vec(&Rebuilt { component: task.component, device });
+            let request = request.header(reqwest::header::CONTENT_TYPE, "application/json");
+            match send(request.body(body.expect("it is plain data"))).await {
+                Err(failure @ Failure::Unreachable(_)) => last = failure,
+                answer => return answer.map(drop),
+            }
+        }
+        Err(last)
+    }
+
+    pub(super) async fn tidy_for_ever(&self) {
+        loop {
+            tokio::time::sleep(TIDY_EVERY).await;
+            // What can't be sealed now is tried again.
+            let _ = self.tidy().await;
+        }
+    }
+
+    /// Seals components whose segment was sealed while this device did not answer.
+    async fn tidy(&self) -> Reply<()> {
+        let open = blocking(&self.device, |device| {
+            let mut open = Vec::new();
+            device.store.tables().all_objects(|id, row| {
+                if !row.sealed && id.holds_data() {
+                    open.push(id);
+                }
+            })?;
+            Ok(open)
+        });
+        for id in open.await.map_err(Failure::Refused)? {
+            self.seal_as_segment(id).await?;
+        }
+        Ok(())
+    }
+
+    async fn seal_as_segment(&self, id: ObjectId) -> Reply<()> {
+        let own = self.device.guard.device().expect("it joined before");
+        let mut last = Ok(());
+        for address in &self.setting.metadata {
+            let request = self.client.get(format!("{address}/metadata/v1/segments/{}", id.number));
+            let request = request.bearer_auth(self.setting.token.as_str()).timeout(HEARTBEAT_MAX);
+            match get_json::<Segment>(request).await {
+                // One that is being rebuilt here is not this device's yet.
+                Ok(segment)
+                    if segment.state == SegmentState::Sealed
+                        && segment.group == id.group
+                        && segment.devices.contains(&own) =>
+                {
+                    let length = blocking(&self.device, move |device| Ok(device.store.get(id)?.row().length));
+                    let length = length.await.map_err(Failure::Refused)?;
+                    if length < segment.length {
+                        // It missed runs while it was away.
+                        let task = self.own_component(id).await?;
+                        return complete(&self.device, &self.client, &task, length).await;
+                    }
+                    let bytes = segment.length;
+                    let sealed = blocking(&self.device, move |device| device.store.seal_at_most(id, bytes));
+                    return sealed.await.map_err(Failure::Refused);
+                }
+                // An object that is no component of a segment is its creator's business.
+                Ok(_) | Err(Failure::Refused(_)) => return Ok(()),
+                Err(failure) => last = Err(failure),
+            }
+        }
+        last
+    }
+}
