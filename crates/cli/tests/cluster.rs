@@ -51,7 +51,7 @@ fn a_repository_survives_two_of_five_devices() {
     let there = |words: &str| bench.see(&format!("{words} {}", trial.words));
     assert!(there("capture disk.img web -q").ends_with("exit: 0\n"));
     let status = there("cluster status");
-    assert!(status.contains("all devices are up: any 2 may fail"), "{status}");
+    assert!(status.contains("all is well: any 2 devices may fail"), "{status}");
     let again = bench.disk("again.img", 24, 2);
     // One dies while a capture runs, one hangs.
     let mut capture = bench.command(&format!("capture again.img web -q {}", trial.words)).spawn().unwrap();

@@ -13,8 +13,6 @@ use crate::wire::{EPOCH_HEADER, LENGTH_HEADER};
 
 /// Longest time to set up a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Longest silence within an answer.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Most idle connections to one device.
 const IDLE_MAX: usize = 32;
 
@@ -55,7 +53,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// A client that keeps connections open.
+/// A client that keeps connections open. Each request has a timeout of its own.
 pub(crate) fn client() -> Result<Client> {
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -69,7 +67,6 @@ pub(crate) fn client() -> Result<Client> {
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_MAX)
-        .read_timeout(SILENCE_MAX)
         .pool_max_idle_per_host(IDLE_MAX)
         .tcp_nodelay(true)
         .build()

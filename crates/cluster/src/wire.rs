@@ -112,6 +112,8 @@ pub struct RebuildTask {
     pub component: u8,
     /// The length of all components.
     pub length: u64,
+    /// The device of each component.
+    pub devices: Vec<DeviceId>,
     /// All components; `null` for those that can't be read now.
     pub sources: Vec<Option<RebuildSource>>,
     /// The creator's attribute of the component.

@@ -44,6 +44,12 @@ fn an_erased_device_is_rebuilt_on_the_others() {
     let number = (0..9).find(|&device| site.device_address(device) == victim.address).unwrap();
     site.stop_device(number);
     std::fs::remove_dir_all(site.device_folder(number)).unwrap();
+    // One that answers is not given up.
+    let refused = Cluster::declare_lost(&site.access(1), victim.device.0).map_err(|error| error.kind());
+    assert!(refused.is_ok() || refused == Err(base::ErrorKind::Revoked), "{refused:?}");
+    site.wait_for("its silence to be noticed", |status| {
+        status.devices.iter().any(|device| device.device.state == cluster::State::Down)
+    });
     Cluster::declare_lost(&site.access(1), victim.device.0).unwrap();
     site.wait_for("the rebuild", |status| {
         let settled = status.devices.iter().all(|device| device.copying == 0);

@@ -81,6 +81,10 @@ pub struct ClusterPart {
 /// `Corrupt` if the device's database is damaged; `Io`.
 pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
     let (runtime, listener, address) = listen(options.listen, options.without_tls)?;
+    if address.ip().is_unspecified() && options.address.is_none() {
+        let text = format!("clients can't reach a device at {address}: say where they do");
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
     crate::private_file::make_folder(&options.folder)?;
     let device = Device::open(&options.folder)?;
     let router = device.router();

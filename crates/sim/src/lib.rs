@@ -19,6 +19,7 @@
 mod beside;
 mod checkers;
 pub mod cloud;
+mod cluster;
 pub mod fabric;
 mod holding;
 pub mod mirror;
@@ -37,6 +38,7 @@ mod truth;
 mod world;
 
 pub use checkers::Violation;
+pub use cluster::{ClusterOutcome, run_cluster};
 pub use network::Link;
 pub use prune::{PruneOutcome, run_prunes};
 pub use room::{Room, RoomOutcome};

@@ -21,7 +21,8 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
                     [--seed N] [--json] [--verbose]
        diskcast-sim --prune [--seed N] [--count N]
        diskcast-sim --peers [--seed N] [--count N] [--verbose]
-       diskcast-sim --until-broken [--mirror | --prune | --peers] [--first N] [--count N]
+       diskcast-sim --cluster [--seed N] [--count N]
+       diskcast-sim --until-broken [--mirror | --prune | --peers | --cluster] [--first N] [--count N]
        diskcast-sim --cloud MACHINES demand|profile|multicast|here [--storage N] [--copies N] [--round-trip-us N]
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]
        diskcast-sim --sweep | --skews | --mix | --hall [frisbee|multicast|swp2p|unicast|server|switch|hybrid ...]
@@ -45,6 +46,7 @@ struct Arguments {
     mirror: bool,
     prune: bool,
     peers: bool,
+    cluster: bool,
     until_broken: bool,
     first: usize,
 }
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Arguments { mirror: true, .. } => replay_mirror,
         Arguments { prune: true, .. } => replay_prunes,
         Arguments { peers: true, .. } => replay_peers,
+        Arguments { cluster: true, .. } => replay_cluster,
         _ => replay,
     };
     let count = arguments.count.unwrap_or(1);
@@ -155,12 +158,22 @@ fn replay_peers(seed: u64, arguments: &Arguments) -> bool {
     tell(&outcome.violations)
 }
 
+fn replay_cluster(seed: u64, _: &Arguments) -> bool {
+    let outcome = sim::run_cluster(seed);
+    println!(
+        "seed {seed}: trace {:016x}, {} steps, {} contents stored, {} segments taken, {} maps",
+        outcome.trace, outcome.steps, outcome.stored, outcome.taken, outcome.epochs
+    );
+    tell(&outcome.violations)
+}
+
 /// Runs trials until one breaks a rule, and prints it. Returns true if none does.
 fn search(arguments: &Arguments) -> bool {
     let family = match arguments {
         Arguments { mirror: true, .. } => Family::Mirror,
         Arguments { prune: true, .. } => Family::Prune,
         Arguments { peers: true, .. } => Family::Peers,
+        Arguments { cluster: true, .. } => Family::Cluster,
         _ => Family::Multicast,
     };
     let (first, all) = (arguments.first, family.trials().len());
@@ -252,6 +265,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         mirror: false,
         prune: false,
         peers: false,
+        cluster: false,
         until_broken: false,
         first: 0,
     };
@@ -263,6 +277,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
             "--first" => arguments.first = words.next()?.parse().ok()?,
             "--prune" => arguments.prune = true,
             "--peers" => arguments.peers = true,
+            "--cluster" => arguments.cluster = true,
             "--room" => arguments.room = Some(words.next()?.parse().ok()?),
             "--loss" => arguments.loss_per_million = words.next()?.parse().ok()?,
             "--mib" => arguments.image_mib = words.next()?.parse().ok()?,

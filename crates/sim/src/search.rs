@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use base::Duration;
 
-use crate::{Room, Scenario, Violation, mirror, run, run_prunes, swarm};
+use crate::{Room, Scenario, Violation, mirror, run, run_cluster, run_prunes, swarm};
 
 /// The kinds of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Family {
     Prune,
     /// Receivers that serve each other.
     Peers,
+    /// Object devices, their clients and their metadata service.
+    Cluster,
 }
 
 /// One run that may break a rule.
@@ -38,6 +40,8 @@ pub enum Trial {
     Prune(u64),
     /// [`swarm::SwarmScenario::mixed`] with this seed.
     Peers(u64),
+    /// [`run_cluster`] with this seed.
+    Cluster(u64),
 }
 
 /// The first trial that broke a rule.
@@ -64,6 +68,7 @@ impl Family {
             Self::Mirror => (0..3000).map(Trial::Mirror).collect(),
             Self::Prune => (0..6000).map(Trial::Prune).collect(),
             Self::Peers => (0..2000).map(Trial::Peers).collect(),
+            Self::Cluster => (0..2000).map(Trial::Cluster).collect(),
         }
     }
 }
@@ -87,6 +92,7 @@ impl Trial {
             Self::Mirror(seed) => mirror::run(&mirror::MirrorScenario::mixed(*seed)).violations,
             Self::Prune(seed) => run_prunes(*seed).violations,
             Self::Peers(seed) => swarm::run(&swarm::SwarmScenario::mixed(*seed)).violations,
+            Self::Cluster(seed) => run_cluster(*seed).violations,
         }
     }
 }
@@ -101,6 +107,7 @@ impl fmt::Display for Trial {
             Self::Mirror(seed) => write!(f, "mirror seed {seed}"),
             Self::Prune(seed) => write!(f, "prune seed {seed}"),
             Self::Peers(seed) => write!(f, "peers seed {seed}"),
+            Self::Cluster(seed) => write!(f, "cluster seed {seed}"),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::index::wants_renewal;
 use super::session::Session;
 use crate::clock::monotonic;
 use crate::http::{Failure, Reply, send_for_bytes};
+use crate::problem::Word;
 
 /// Longest wait for a component that nothing can replace.
 const COMPONENT_MAX: Duration = Duration::from_secs(20);
@@ -94,16 +95,18 @@ struct Fetch<'a> {
     needed: Vec<Option<Range<u32>>>,
     known: Vec<Known>,
     last: Option<Failure>,
+    /// A device has no such component: it lies elsewhere by now.
+    stale: bool,
 }
 
-/// Reads `range` of the content of `run`.
+/// Reads `range` of the content of `run`; also says whether a component is not where `layout` says.
 pub(super) async fn fetch(
     session: &Session,
     durations: &Durations,
     layout: &Layout,
     run: Run,
     range: Range<u64>,
-) -> Reply<Bytes> {
+) -> Reply<(Bytes, bool)> {
     let began = monotonic();
     let width = layout.width;
     let mut needed: Vec<Option<Range<u32>>> = vec![None; width.data.into()];
@@ -115,11 +118,11 @@ pub(super) async fn fetch(
     let map = session.map();
     let perhaps = |&device: &DeviceId| (!session.is_trusted(&map, device)).then_some(Lost::Perhaps);
     let known = layout.devices.iter().map(|device| Known { have: None, lost: perhaps(device) }).collect();
-    let mut fetch = Fetch { session, layout, run, needed, known, last: None };
+    let mut fetch = Fetch { session, layout, run, needed, known, last: None, stale: false };
     fetch.all(durations).await?;
     let content = fetch.assemble(range);
     durations.add(monotonic().since(began));
-    Ok(content)
+    Ok((content, fetch.stale))
 }
 
 impl Fetch<'_> {
@@ -215,6 +218,7 @@ impl Fetch<'_> {
         match answer {
             Ok(bytes) => self.known[number].have = Some((range.start, bytes)),
             Err(failure) => {
+                self.stale |= failure.word() == Some(Word::Missing);
                 let surely = matches!(failure, Failure::Refused(_));
                 if !surely {
                     self.session.suspect(self.layout.devices[number]);
@@ -279,7 +283,7 @@ async fn component(
     let mut tries = 0;
     loop {
         let map = session.map();
-        let path = format!("objects/{id}");
+        let path = format!("objects/{id}?component={number}");
         let request = session.to_device(&map, layout.devices[number], Method::GET, &path, None);
         let request =
             request.header(header::RANGE, format!("bytes={from}-{}", to - 1)).timeout(COMPONENT_MAX);

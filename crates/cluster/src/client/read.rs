@@ -22,6 +22,8 @@ use crate::wire::Segment;
 const WHOLE_RUN_MAX: u64 = 8 << 20;
 /// Bytes of runs that are kept.
 const KEPT_BYTES: u64 = 96 << 20;
+/// Longest wait for a device that is asked for a layout.
+const DEVICE_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 /// Runs that were read from lately.
 const RECENT: usize = 16;
 /// Layouts that are remembered.
@@ -110,9 +112,25 @@ impl Reads {
         };
         let is_whole = range.start == 0 && range.end == u64::from(piece.length);
         if is_whole && checksum(&bytes) != piece.sum {
-            return Err(damaged(piece));
+            // Nothing that was kept is believed any more.
+            self.distrust(piece);
+            let again = self.fetch(session, piece, offset..offset + range.end).await?;
+            return if checksum(&again) == piece.sum { Ok(again) } else { Err(damaged(piece)) };
         }
         Ok(bytes)
+    }
+
+    /// Forgets the run and the layout of a piece that came back wrong.
+    fn distrust(&self, piece: &Piece) {
+        self.layouts.lock().remove(&piece.segment);
+        let key = (piece.segment, piece.run.at);
+        let mut kept = self.kept.lock();
+        if kept.runs.remove(&key).is_some() {
+            kept.names.retain(|_, (run, _)| *run != key);
+            let content = piece.run.content_bytes(piece.width);
+            kept.order.retain(|(run, _)| *run != key);
+            kept.bytes = kept.bytes.saturating_sub(content);
+        }
     }
 
     /// The place of the run of `piece` among those that are kept, if it is there or belongs there.
@@ -173,7 +191,12 @@ impl Reads {
     async fn fetch(&self, session: &Arc<Session>, piece: &Piece, range: Range<u64>) -> Reply<Bytes> {
         let layout = self.layout(session, piece.segment).await?;
         match fetch(session, &self.durations, &layout, piece.run, range.clone()).await {
-            Ok(bytes) => Ok(bytes),
+            Ok((bytes, stale)) => {
+                if stale {
+                    self.layouts.lock().remove(&piece.segment);
+                }
+                Ok(bytes)
+            }
             // Perhaps components were rebuilt elsewhere.
             Err(failure) => {
                 self.layouts.lock().remove(&piece.segment);
@@ -181,7 +204,7 @@ impl Reads {
                 if newer == layout {
                     return Err(failure);
                 }
-                fetch(session, &self.durations, &newer, piece.run, range).await
+                Ok(fetch(session, &self.durations, &newer, piece.run, range).await?.0)
             }
         }
     }
@@ -229,6 +252,7 @@ async fn ask_devices(session: &Session, segment: u64) -> Option<Option<Arc<Layou
     for device in map.reachable() {
         let path = format!("objects/{id}/attributes");
         let request = session.to_device(&map, device.device, Method::GET, &path, None);
+        let request = request.timeout(DEVICE_MAX);
         let Ok(pages) = get_json::<serde_json::Value>(request).await else { continue };
         let told =
             pages["256"]["0"]["text"].as_str().and_then(|text| serde_json::from_str::<Told>(text).ok());

@@ -39,9 +39,9 @@ const HOPELESS_AFTER: u32 = 12;
 /// Wait between tries to open a segment.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Longest wait for the answer to an append, beside what its bytes take at `SLOWEST`.
-const APPEND_MAX: Duration = Duration::from_secs(8);
+const APPEND_MAX: Duration = Duration::from_secs(4);
 /// Bytes per second below which a device counts as failed.
-const SLOWEST: u64 = 1 << 20;
+const SLOWEST: u64 = 4 << 20;
 /// Pieces that wait to be taken by the writer.
 const QUEUE: usize = 64;
 
@@ -419,6 +419,7 @@ async fn command(
     let mut tries = 0;
     loop {
         let map = session.map();
+        let began = monotonic();
         let request = session.to_device(&map, device, Method::POST, &path, capability);
         let failure = match send(request.body(body.clone()).timeout(wait)).await {
             Ok(_) => return Ok(()),
@@ -426,7 +427,8 @@ async fn command(
         };
         tries += 1;
         let again = match &failure {
-            Failure::Unreachable(_) => tries < 2,
+            // One that was silent for all that time hangs.
+            Failure::Unreachable(_) => tries < 2 && monotonic().since(began) < wait / 2,
             refused => wants_renewal(refused) && tries < 4,
         };
         if !again {

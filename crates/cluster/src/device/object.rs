@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base::Error;
 use bytes::Bytes;
@@ -36,6 +36,8 @@ pub(super) struct Object {
     /// Held by whoever changes the object; says up to where space is laid out.
     laid_out: Mutex<u64>,
     state: RwLock<State>,
+    /// Which component of its segment it is, once somebody asked.
+    pub(super) component: OnceLock<Option<u8>>,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,7 @@ impl Object {
             file: Arc::new(Synced { file, folder: Mutex::new(Some(folder)) }),
             laid_out: Mutex::new(0),
             state: RwLock::new(State { row, pieces: Vec::new(), unsaved, removed: false }),
+            component: OnceLock::new(),
         }
     }
 
@@ -81,6 +84,7 @@ impl Object {
             file: Arc::new(Synced { file, folder: Mutex::new(None) }),
             laid_out: Mutex::new(laid_out),
             state: RwLock::new(State { row, pieces, unsaved: Unsaved::default(), removed: false }),
+            component: OnceLock::new(),
         }
     }
 

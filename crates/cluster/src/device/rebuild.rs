@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use proto::cluster::{ALIGN_BYTES, ObjectId, Width};
+use proto::cluster::{ALIGN_BYTES, DeviceId, ObjectId, Width};
 use proto::code::{encode_stripe, recover_stripe};
 use reqwest::{Client, header};
 
@@ -98,13 +98,27 @@ pub(super) async fn compute(
     if !fits || !whole_tiles(range.start) || !whole_tiles(range.end) {
         return Err(invalid("other components than its width, or a part of a tile"));
     }
-    let parts = read_others(http, task, (id, device.guard.epoch()), (range.start, range.end)).await?;
+    let place = (id, device.guard.epoch());
+    // One that is to leave still has it.
+    if task.sources[target].is_some()
+        && let (_, Ok(own)) = read_one(http, task, place, (range.start, range.end), target).await
+    {
+        return Ok(own.to_vec());
+    }
+    let parts = read_others(http, task, place, (range.start, range.end)).await?;
     let computed = tokio::task::spawn_blocking(move || restore(width, &parts, target)).await;
     computed.map_err(|error| Failure::Refused(Problem::failed("compute a component", error)))
 }
 
 /// Where the rebuild goes on; `None` if it is done. What an earlier rebuild of another component left is removed.
 fn begin(device: &Device, id: ObjectId, task: &RebuildTask) -> Answer<Option<u64>> {
+    let own = device.guard.device();
+    let elsewhere =
+        |(place, held): (usize, &DeviceId)| Some(*held) == own && place != usize::from(task.component);
+    if task.devices.iter().enumerate().any(elsewhere) {
+        let detail = format!("this device holds another component of segment {}", task.segment);
+        return Err(Problem::new(Word::Invalid, detail));
+    }
     match device.store.get(id) {
         Ok(object) => {
             let row = object.row();
@@ -127,6 +141,31 @@ fn invalid(what: &str) -> Failure {
     Failure::Refused(Problem::new(Word::Invalid, format!("the metadata service wants a rebuild with {what}")))
 }
 
+/// A range of one component.
+async fn read_one(
+    http: &Client,
+    task: &RebuildTask,
+    (id, epoch): (ObjectId, u64),
+    (from, to): (u64, u64),
+    number: usize,
+) -> (usize, Reply<Bytes>) {
+    let Some(source) = &task.sources[number] else {
+        return (number, Err(Failure::Unreachable("that device does not answer".to_owned())));
+    };
+    let address = &source.address;
+    let request = http.get(format!("{address}/device/v1/objects/{id}?component={number}"));
+    let request = request
+        .header(CAPABILITY_HEADER, &source.capability)
+        .header(EPOCH_HEADER, epoch)
+        .header(header::RANGE, format!("bytes={from}-{}", to - 1));
+    let answer = send_for_bytes(request.timeout(SOURCE_MAX)).await;
+    let whole = answer.and_then(|bytes| match bytes.len() as u64 == to - from {
+        true => Ok(bytes),
+        false => Err(Failure::Unreachable("a component is shorter than its segment".to_owned())),
+    });
+    (number, whole)
+}
+
 /// The range of as many other components as are needed, each at its place.
 async fn read_others(
     http: &Client,
@@ -137,22 +176,7 @@ async fn read_others(
     let needed = usize::from(task.k);
     let mut parts: Vec<Option<Bytes>> = vec![None; task.sources.len()];
     let mut waiting = (0..task.sources.len()).filter(|&number| number != usize::from(task.component));
-    let read = |number: usize| async move {
-        let Some(source) = &task.sources[number] else {
-            return (number, Err(Failure::Unreachable("that device does not answer".to_owned())));
-        };
-        let request = http.get(format!("{}/device/v1/objects/{id}", source.address));
-        let request = request
-            .header(CAPABILITY_HEADER, &source.capability)
-            .header(EPOCH_HEADER, epoch)
-            .header(header::RANGE, format!("bytes={from}-{}", to - 1));
-        let answer = send_for_bytes(request.timeout(SOURCE_MAX)).await;
-        let whole = answer.and_then(|bytes| match bytes.len() as u64 == to - from {
-            true => Ok(bytes),
-            false => Err(Failure::Unreachable("a component is shorter than its segment".to_owned())),
-        });
-        (number, whole)
-    };
+    let read = |number| read_one(http, task, (id, epoch), (from, to), number);
     let mut reads: FuturesUnordered<_> = waiting.by_ref().take(needed).map(read).collect();
     let mut last = Failure::Unreachable("too few components answer to rebuild another".to_owned());
     let mut found = 0;

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
-use proto::cluster::{ObjectId, PART_BYTES_MAX, Request, rights};
+use proto::cluster::{DeviceId, ObjectId, PART_BYTES_MAX, Request, rights};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -40,6 +40,19 @@ struct At {
 
 fn durable() -> bool {
     true
+}
+
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    /// The component that the reader takes the object for.
+    component: Option<u8>,
+}
+
+/// What the creator of a component said of it.
+#[derive(Debug, Deserialize)]
+struct Layout {
+    component: Option<u8>,
+    devices: Vec<DeviceId>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -99,6 +112,24 @@ impl Device {
         self.guard.admit(headers, request, effect).await
     }
 
+    /// Refuses a reader that takes this object for another component of its segment: it was rebuilt since the reader
+    /// learned where it is.
+    fn is_component(&self, object: &super::object::Object, wanted: Option<u8>) -> Answer<()> {
+        let Some(wanted) = wanted else { return Ok(()) };
+        let own = self.guard.device();
+        let told = object.component.get_or_init(|| {
+            let layout = self.store.layout(object.id).ok().flatten()?;
+            let layout: Layout = serde_json::from_slice(&layout).ok()?;
+            let place = || layout.devices.iter().position(|device| Some(*device) == own);
+            layout.component.or_else(|| u8::try_from(place()?).ok())
+        });
+        if told.is_none_or(|told| told == wanted) {
+            return Ok(());
+        }
+        let detail = format!("object {} is another component of its segment", object.id);
+        Err(Problem::new(Word::Missing, detail))
+    }
+
     /// Reads a range; damage is noted, to be mended.
     fn read_reported(&self, object: &super::object::Object, from: u64, to: u64) -> Answer<Bytes> {
         let read = object.read(from, to);
@@ -154,7 +185,12 @@ async fn create(
     Ok(StatusCode::CREATED)
 }
 
-async fn read(State(device): Shared, Path(id): Path<String>, headers: HeaderMap) -> Answer<Response> {
+async fn read(
+    State(device): Shared,
+    Path(id): Path<String>,
+    Query(wanted): Query<Wanted>,
+    headers: HeaderMap,
+) -> Answer<Response> {
     let id = data_object(&id)?;
     let asked = asked_range(&headers)?;
     let (from, to) = asked.unwrap_or((0, u64::MAX));
@@ -165,7 +201,9 @@ async fn read(State(device): Shared, Path(id): Path<String>, headers: HeaderMap)
         if object.as_ref().is_err_and(|problem| problem.word == Word::Damaged) {
             device.scrubs.report(id);
         }
-        object
+        let object = object?;
+        device.is_component(&object, wanted.component)?;
+        Ok(object)
     })
     .await?;
     let length = object.row().length;

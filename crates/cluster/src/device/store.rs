@@ -134,6 +134,10 @@ impl Store {
     /// Creates an empty object.
     pub(super) fn create(&self, id: ObjectId, layout: Vec<u8>) -> Answer<()> {
         self.has_room(id.group, 0)?;
+        self.make(id, layout)
+    }
+
+    fn make(&self, id: ObjectId, layout: Vec<u8>) -> Answer<()> {
         let path = self.path(id);
         let folder = path.parent().expect("it is in a folder");
         make_folder(folder.parent().expect("it is in the group's folder"))?;
@@ -193,7 +197,7 @@ impl Store {
         self.has_room(id.group, content.len() as u64)?;
         let grown = self.get(id)?.append(at, content, fence)?;
         self.resized(id.group, grown, 0);
-        let dirty = self.dirty.fetch_add(content.len() as u64, Ordering::Relaxed) + content.len() as u64;
+        let dirty = self.dirty.fetch_add(grown, Ordering::Relaxed) + grown;
         if durable {
             self.flush(id)?;
         } else if dirty > DIRTY_BYTES_MAX {
@@ -217,9 +221,14 @@ impl Store {
         let bytes = object.dirty_bytes();
         let ticket = object.flush(&self.commits)?;
         self.commits.wait(ticket)?;
+        self.cleaned(bytes);
+        Ok(())
+    }
+
+    /// So many bytes are durable now, or gone.
+    fn cleaned(&self, bytes: u64) {
         let less = |dirty: u64| Some(dirty.saturating_sub(bytes));
         let _ = self.dirty.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        Ok(())
     }
 
     fn flush_all(&self) -> Answer<()> {
@@ -249,6 +258,7 @@ impl Store {
 
     fn seal_by(&self, id: ObjectId, seal: impl FnOnce(&Object) -> Answer<(Ticket, u64)>) -> Answer<()> {
         let object = self.get(id)?;
+        self.cleaned(object.dirty_bytes());
         let (ticket, cut) = seal(&object)?;
         self.resized(id.group, 0, cut);
         self.commits.wait(ticket)?;
@@ -262,7 +272,7 @@ impl Store {
     /// One that is missing is made, empty: who was to create it finds the fence.
     pub(super) fn fence(&self, id: ObjectId, fence: u32) -> Answer<u64> {
         let object = match self.get(id) {
-            Err(problem) if problem.word == Word::Missing => match self.create(id, Vec::new()) {
+            Err(problem) if problem.word == Word::Missing => match self.make(id, Vec::new()) {
                 Err(problem) if problem.word != Word::Exists => return Err(problem),
                 _ => self.get(id)?,
             },
@@ -275,7 +285,10 @@ impl Store {
 
     pub(super) fn remove(&self, id: ObjectId) -> Answer<()> {
         let (ticket, length) = match self.get(id) {
-            Ok(object) => (object.remove(&self.commits)?, object.row().length),
+            Ok(object) => {
+                self.cleaned(object.dirty_bytes());
+                (object.remove(&self.commits)?, object.row().length)
+            }
             // Its file is missing; what the database knows goes all the same.
             Err(problem) if problem.word == Word::Damaged => {
                 let change = Pending { change: Change::Remove { id }, file: None };

@@ -61,8 +61,10 @@ impl Metadata {
         if request.identity.len() != 32 || !request.identity.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return invalid("an identity of 32 hexadecimal digits");
         }
-        if !request.address.starts_with("http://") && !request.address.starts_with("https://") {
-            return invalid("an address that begins with http:// or https://");
+        let place =
+            request.address.strip_prefix("http://").or_else(|| request.address.strip_prefix("https://"));
+        if place.is_none_or(|place| ["0.0.0.0", "[::]"].iter().any(|all| place.starts_with(all))) {
+            return invalid("an address that clients can reach, which begins with http:// or https://");
         }
         let known = self.members()?.into_iter().find(|member| member.identity == request.identity);
         let member = match known {
@@ -81,7 +83,10 @@ impl Metadata {
                 free: request.free,
             };
             match map.devices.iter_mut().find(|device| device.device == member.device) {
-                // What a lost device had was rebuilt elsewhere; it starts anew, and holds nothing that counts.
+                // A device that is lost, or is to leave, stays so: what it held is somewhere else, or on its way.
+                Some(known) if matches!(known.state, State::Lost | State::Draining) => {
+                    *known = Device { state: known.state, ..device };
+                }
                 Some(known) => *known = device,
                 None => map.devices.push(device),
             }
@@ -174,7 +179,8 @@ impl Metadata {
             let seen = self.devices.lock();
             let at = |device: DeviceId| seen.get(&device).map_or(self.started, |seen| seen.at);
             let map = self.map();
-            let reachable: Vec<_> = map.reachable().map(|device| device.device).collect();
+            let up = map.devices.iter().filter(|device| device.state == State::Up);
+            let reachable: Vec<_> = up.map(|device| device.device).collect();
             reachable.into_iter().filter(|&device| now.since(at(device)) > patience).collect()
         };
         if silent.is_empty() {
@@ -199,6 +205,22 @@ impl Metadata {
             }
         })
         .map(drop)
+    }
+
+    /// Whether a device was heard within its lease.
+    pub(super) fn is_heard(&self, device: DeviceId) -> bool {
+        let seen = self.devices.lock();
+        seen.get(&device).is_some_and(|seen| monotonic().since(seen.at) < self.lease)
+    }
+
+    /// The map with the free space that devices told last.
+    pub(super) fn map_with_space(&self) -> Map {
+        let mut map = self.map();
+        let seen = self.devices.lock();
+        for device in &mut map.devices {
+            device.free = seen.get(&device.device).map_or(device.free, |seen| seen.free);
+        }
+        map
     }
 
     /// A client joins.

@@ -14,6 +14,19 @@ use crate::wire::{RebuildSource, RebuildTask, Rebuilt, Segment, SegmentState};
 /// Components that one device rebuilds at the same time.
 const TASKS_PER_DEVICE: usize = 2;
 
+/// Tasks that are looked at for one heartbeat.
+const LOOKED_AT_MAX: usize = 256;
+
+/// Whether a component is to be rebuilt by a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Yes,
+    /// Not by this device, or not now.
+    NotHere,
+    /// It need not be rebuilt any more.
+    Never,
+}
+
 /// Whether what is on a device must be put elsewhere.
 fn must_leave(map: &Map, device: DeviceId) -> bool {
     map.device(device).is_none_or(|device| matches!(device.state, State::Lost | State::Draining))
@@ -22,6 +35,7 @@ fn must_leave(map: &Map, device: DeviceId) -> bool {
 impl Metadata {
     /// Declares that what a device held is gone, or is to be moved away.
     pub(super) fn retire(&self, device: DeviceId, state: State) -> Result<()> {
+        self.may_retire(device, state)?;
         let mut known = false;
         self.change_map(|map| {
             let found = map.devices.iter_mut().find(|known| known.device == device);
@@ -39,10 +53,24 @@ impl Metadata {
         Err(Error::new(ErrorKind::NotFound, format!("there is no device {device} in this cluster")))
     }
 
+    /// Refuses what would throw good data away, or bring back what was given up.
+    fn may_retire(&self, device: DeviceId, state: State) -> Result<()> {
+        let refused = |what: &str| Err(Error::new(ErrorKind::Refused, format!("device {device} {what}")));
+        let now = self.map().device(device).map(|device| device.state);
+        match (now, state) {
+            (Some(State::Lost), State::Draining) => refused("is lost: what it held is rebuilt already"),
+            (Some(State::Up | State::Draining), State::Lost) if self.is_heard(device) => {
+                refused("answers: stop it first if its data is gone, or drain it")
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Looks for what is to be rebuilt, when the map has changed.
     pub(super) fn plan_rebuild(&self) -> Result<()> {
         let map = self.map();
-        if self.rebuild.lock().looked_at == map.epoch {
+        // Before the segments are listed: one that is sealed meanwhile asks for another look.
+        if std::mem::replace(&mut self.rebuild.lock().looked_at, map.epoch) == map.epoch {
             return Ok(());
         }
         let mut exposed: Vec<(usize, u64, u8)> = Vec::new();
@@ -59,7 +87,6 @@ impl Metadata {
         }
         exposed.sort_by_key(|&(lost, segment, component)| (std::cmp::Reverse(lost), segment, component));
         let mut rebuild = self.rebuild.lock();
-        rebuild.looked_at = map.epoch;
         // Devices that went take their tasks along: these are found again.
         let up = |device: &DeviceId| map.device(*device).is_some_and(|device| device.state == State::Up);
         rebuild.given.retain(|device, _| up(device));
@@ -76,25 +103,46 @@ impl Metadata {
         }
         let mut rebuild = self.rebuild.lock();
         let mut own = rebuild.given.remove(&device).unwrap_or_default();
-        let mut at = 0;
-        while own.len() < TASKS_PER_DEVICE && at < rebuild.waiting.len() {
+        // What was done meanwhile, also by others, is not done again: a device has one component of a segment at most.
+        own.retain(|&(number, component)| self.is_due(map, device, number, component) == Due::Yes);
+        let (mut at, mut looked) = (0, 0);
+        while own.len() < TASKS_PER_DEVICE && at < rebuild.waiting.len() && looked < LOOKED_AT_MAX {
+            looked += 1;
             let (number, component) = rebuild.waiting[at];
-            // A device holds one component of a segment at most, and does not rebuild two of it at once either.
-            let fits = !own.iter().any(|(segment, _)| *segment == number)
-                && self.segment(number).is_ok_and(|segment| !segment.devices.contains(&device))
-                && !rebuild.given.values().flatten().any(|task| *task == (number, component));
-            if fits {
-                rebuild.waiting.remove(at);
-                own.insert((number, component));
-            } else {
-                at += 1;
+            let taken = own.iter().any(|(segment, _)| *segment == number)
+                || rebuild.given.values().flatten().any(|task| *task == (number, component));
+            match self.is_due(map, device, number, component) {
+                Due::Never => drop(rebuild.waiting.remove(at)),
+                Due::Yes if !taken => {
+                    rebuild.waiting.remove(at);
+                    own.insert((number, component));
+                }
+                _ => at += 1,
             }
+        }
+        // The next call looks at others first.
+        if !rebuild.waiting.is_empty() {
+            let by = at % rebuild.waiting.len();
+            rebuild.waiting.rotate_left(by);
         }
         let tasks = own.iter().map(|&(segment, component)| self.task(map, segment, component)).collect();
         if !own.is_empty() {
             rebuild.given.insert(device, own);
         }
         tasks
+    }
+
+    /// Whether a device is to rebuild this component now.
+    fn is_due(&self, map: &Map, device: DeviceId, number: u64, component: u8) -> Due {
+        let Ok(segment) = self.segment(number) else { return Due::Never };
+        if segment.devices.get(usize::from(component)).is_none_or(|&held| !must_leave(map, held)) {
+            return Due::Never;
+        }
+        let answers = |device: &&DeviceId| {
+            map.device(**device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
+        };
+        let enough = segment.devices.iter().filter(answers).count() >= usize::from(segment.k);
+        if segment.devices.contains(&device) || !enough { Due::NotHere } else { Due::Yes }
     }
 
     fn task(&self, map: &Map, number: u64, component: u8) -> Result<RebuildTask> {
@@ -120,6 +168,7 @@ impl Metadata {
             component,
             length: segment.length,
             sources: segment.devices.iter().map(source).collect(),
+            devices: segment.devices.clone(),
             layout: layout.to_string(),
         })
     }
@@ -135,7 +184,11 @@ impl Metadata {
             let detail = format!("device {device} has no component of a sealed segment {number}");
             Error::new(ErrorKind::NotFound, detail)
         };
-        self.task(&self.map(), number, place.ok_or_else(missing)?)
+        let place = place.ok_or_else(missing)?;
+        let mut task = self.task(&self.map(), number, place)?;
+        // What it has itself is what it wants to mend.
+        task.sources[usize::from(place)] = None;
+        Ok(task)
     }
 
     /// A device has rebuilt a component: it lies there from now on.
@@ -146,6 +199,7 @@ impl Metadata {
         // Not whether this instance gave the task: another one may have.
         let fits = segment.devices.get(place).is_some_and(|&device| must_leave(&map, device))
             && !segment.devices.contains(&done.device)
+            && map.device(done.device).is_some_and(|device| device.state == State::Up)
             && segment.state == SegmentState::Sealed;
         if !fits {
             let detail = format!("component {place} of segment {number} was not to be rebuilt there");
@@ -158,8 +212,11 @@ impl Metadata {
         if !self.engine.commit(&[condition], &[Write::Put(key(number), text(&moved))])? {
             return Err(Error::new(ErrorKind::Unreachable, format!("segment {number} changed meanwhile")));
         }
-        if let Some(own) = self.rebuild.lock().given.get_mut(&done.device) {
-            own.remove(&(number, done.component));
+        let mut rebuild = self.rebuild.lock();
+        for (device, own) in &mut rebuild.given {
+            own.retain(|&(segment, component)| {
+                segment != number || (component != done.component && *device != done.device)
+            });
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ pub(super) fn text(segment: &Segment) -> Vec<u8> {
 impl Metadata {
     /// Opens a segment for a client.
     pub(super) fn open_segment(&self, request: &SegmentRequest) -> Result<SegmentAnswer> {
-        let map = self.map();
+        let map = self.map_with_space();
         if map.slots.is_empty() {
             let joined = map.devices.len();
             let wanted = map.k + map.m;
@@ -175,21 +175,24 @@ impl Metadata {
             !matches!(state, State::Down | State::Lost)
         };
         let mut lengths: Vec<(DeviceId, u64)> = Vec::new();
+        let mut failed = None;
         // A device that is down seals its component when it comes back.
         for &device in segment.devices.iter().filter(|&&device| answers(device)) {
             match self.command::<Fenced>(&fenced, device, &format!("fence?fence={fence}")).await {
                 Ok(answer) => lengths.push((device, answer.length)),
-                Err(failure) => return Err(failure),
+                Err(failure) => failed = Some(failure),
             }
         }
         let mut sorted: Vec<u64> = lengths.iter().map(|(_, length)| *length).collect();
         sorted.sort_unstable_by(|a, b| b.cmp(a));
         let Some(&length) = sorted.get(usize::from(segment.k) - 1) else {
             // Too few answer to know what was acknowledged: tried again when more have come back.
-            return Ok(());
+            return failed.map_or(Ok(()), Err);
         };
-        for (device, own) in lengths {
-            self.end_component(&fenced, device, own.min(length)).await?;
+        // One that did not answer can't complete a run alone, since the others are fenced. Shorter ones are completed
+        // and sealed by their devices.
+        for (device, _) in lengths.into_iter().filter(|(_, own)| *own >= length) {
+            self.end_component(&fenced, device, length).await?;
         }
         let (now, stored) = self.stored_segment(number).map_err(refused)?;
         if now.fence != fence || now.state == SegmentState::Sealed {

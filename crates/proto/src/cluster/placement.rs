@@ -66,7 +66,7 @@ pub fn place_slots(map: &mut Map, form: bool) -> bool {
         return true;
     }
     let mut changed = false;
-    for slot in 0..SLOTS {
+    for slot in 0..map.slots.len() {
         changed |= extend(map, slot) | replace(map, slot) | fill(map, slot, false);
     }
     changed

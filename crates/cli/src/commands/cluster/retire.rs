@@ -23,7 +23,7 @@ pub(crate) struct DrainArgs {
 /// Declare that what a device held is gone, and rebuild it on others
 ///
 /// For a disk that failed. A device that is only switched off needs nothing: what it holds counts again when it comes
-/// back. Asks first, unless --yes.
+/// back. A device that answers is not declared lost. Needs --yes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -85,7 +85,9 @@ fn state(state: State) -> &'static str {
 }
 
 fn summary(status: &ClusterStatus) -> String {
-    let down = status.devices.iter().filter(|device| device.device.state != State::Up).count();
+    let leaves = |state| matches!(state, State::Lost | State::Draining) && status.rebuilding > 0;
+    let away = |view: &&DeviceView| view.device.state == State::Down || leaves(view.device.state);
+    let down = status.devices.iter().filter(away).count();
     let (k, m) = (status.k, status.m);
     let spare = usize::from(m).saturating_sub(down);
     let health = match (status.formed, down) {
@@ -93,12 +95,12 @@ fn summary(status: &ClusterStatus) -> String {
             let joined = status.devices.len();
             format!("{joined} devices have joined; it takes data when {} have", k + m)
         }
-        (true, 0) => format!("all devices are up: any {m} may fail"),
+        (true, 0) => format!("all is well: any {m} devices may fail"),
         (true, down) if down <= usize::from(m) => {
-            format!("{down} of {} devices are down: {spare} more may fail", status.devices.len())
+            format!("{down} of {} devices are away: {spare} more may fail", status.devices.len())
         }
         (true, down) => {
-            format!("{down} of {} devices are down: some data can't be read", status.devices.len())
+            format!("{down} of {} devices are away: some data may not be read", status.devices.len())
         }
     };
     let (open, sealed) = (status.segments_open, status.segments_sealed);

@@ -20,6 +20,8 @@ use crate::{clock, interrupt, notify, repository};
 
 /// Longest wait for the parts to find each other.
 const START_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for the end of a part.
+const END_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks at the parts.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -62,6 +64,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         let text = format!("{} devices are too few for {} parts", args.devices, wanted);
         return Err(Failure::new(Exit::Usage, text).hint("more --devices, or a smaller --width such as 2+1"));
     }
+    let port = args.listen.port();
+    if port == 0 || port.checked_add(args.devices).is_none() {
+        let text = format!("the devices need {} ports after {port}", args.devices);
+        return Err(Failure::new(Exit::Usage, text).hint("another --listen, such as 127.0.0.1:7400"));
+    }
     daemon::private_file::make_folder(&args.folder)?;
     let folder = std::path::absolute(&args.folder)?;
     let token = folder.join("cluster.token");
@@ -96,8 +103,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 impl Drop for Part {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It ends by itself when its standard input is closed.
+            // It ends by itself when its standard input is closed, unless it hangs.
             drop(child.stdin.take());
+            let end = clock::now() + END_MAX;
+            while matches!(child.try_wait(), Ok(None)) && clock::now() < end {
+                clock::pause(LOOK_EVERY);
+            }
+            let _ = child.kill();
             let _ = child.wait();
         }
     }

@@ -15,6 +15,8 @@ use crate::wire::{CAPABILITY_HEADER, EPOCH_HEADER, MORE_HEADER};
 
 /// Waits before a slot that could not be copied is tried again.
 const COPY_PAUSE: Duration = Duration::from_millis(500);
+/// Longest wait for an answer of a source.
+const SOURCE_MAX: Duration = Duration::from_secs(10);
 /// Entries in one answer to a copy.
 const COPY_BATCH: usize = 4096;
 
@@ -57,6 +59,11 @@ impl Agent {
                 continue;
             };
             let key = (slot, learner.from);
+            if chosen.is_empty() {
+                // What it had before it came back reaches to where it goes on.
+                self.copied.lock().insert(key);
+                self.news.notify_one();
+            }
             lessons.insert(key, chosen.len());
             chosen.into_iter().for_each(|device| sources.entry(device).or_default().push(key));
         }
@@ -82,6 +89,7 @@ impl Agent {
         let capability = self.peers.lock().get(&source).cloned().unwrap_or_default();
         let get = |path: &str| {
             let request = self.client.get(format!("{address}/device/v1/index/{path}"));
+            let request = request.timeout(SOURCE_MAX);
             request.header(CAPABILITY_HEADER, &capability).header(EPOCH_HEADER, map.epoch)
         };
         let groups: Vec<u32> = get_json(get("groups")).await?;
