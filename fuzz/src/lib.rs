@@ -2,6 +2,7 @@
 //! answer with an error, but never panic, hang or take memory without bound. Runs in the tests for a bounded number of
 //! rounds; `cargo run --release -p diskcast-fuzz -- TARGET ROUNDS [SEED]` runs longer, and replays.
 
+mod cluster;
 mod frames;
 mod images;
 mod journal;
@@ -26,6 +27,11 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
+    cluster::ENTRY,
+    cluster::DIRECTORY,
+    cluster::BATCH,
+    cluster::CAPABILITY,
+    cluster::MAP,
     frames::FRAME,
     images::CHUNK,
     images::NODE,
