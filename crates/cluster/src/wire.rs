@@ -215,6 +215,31 @@ pub struct Segment {
     pub fence: u32,
 }
 
+/// `POST /segments/list`: segments in order of their numbers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SegmentList {
+    /// Those behind this one.
+    pub(crate) after: u64,
+    /// At most so many.
+    pub(crate) limit: usize,
+}
+
+/// The answer: first all that are open, then a page of those that are sealed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Segments {
+    /// The segments.
+    pub(crate) segments: Vec<Segment>,
+    /// Whether there are more.
+    pub(crate) more: bool,
+}
+
+/// `POST /index/rebuilt`: under this map, all holders got all entries that are in segments.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct IndexRebuilt {
+    /// The epoch of the map.
+    pub(crate) epoch: u64,
+}
+
 /// `POST /segments/S/seal`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SealRequest {

@@ -1,5 +1,6 @@
 //! `diskcast cluster`: a cluster as a whole.
 
+mod rebuild;
 mod retire;
 mod status;
 mod trial;
@@ -27,6 +28,7 @@ enum Command {
     Status(status::Args),
     Drain(retire::DrainArgs),
     Lost(retire::LostArgs),
+    RebuildIndex(rebuild::Args),
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -35,5 +37,6 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Command::Status(args) => status::run(context, args),
         Command::Drain(args) => retire::drain(context, args),
         Command::Lost(args) => retire::lost(context, args),
+        Command::RebuildIndex(args) => rebuild::run(context, args),
     }
 }

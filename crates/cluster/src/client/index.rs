@@ -111,6 +111,23 @@ impl Session {
         (device, answer.map(drop))
     }
 
+    /// Inserts an entry that was found in a segment, unless the index has one that is as new. Returns whether it had
+    /// not.
+    pub(super) async fn restore(&self, name: &str, entry: &Entry) -> Reply<bool> {
+        let end = monotonic() + PATIENCE;
+        let known = match self.find(&[name.to_owned()]).await {
+            Ok(found) => found[0].as_ref().is_some_and(|found| found.stamp >= entry.stamp),
+            // Nobody is ready to tell.
+            Err(_) => false,
+        };
+        match self.insert_stamped(&[(name.to_owned(), entry.encode())], end).await {
+            Ok(()) => Ok(!known),
+            // There is a newer one, or the name was deleted.
+            Err(failure) if failure.word() == Some(Word::Stale) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Gets the map again, after a pause if it is the same. `Err` if the time is over.
     async fn rest(&self, map: &Map, end: Instant) -> Result<(), ()> {
         if monotonic() > end {

@@ -8,6 +8,7 @@
 //! - `fetch` reads ranges of runs, also without some components
 //! - `read` reads contents by their entries; caches runs
 //! - `records` names that only one client can create
+//! - `salvage` rebuilds the index from the segments
 //! - `names` what `store` asks for, over these
 //! - `object_store` the trait
 
@@ -21,6 +22,7 @@ mod names;
 mod object_store;
 mod read;
 mod records;
+mod salvage;
 mod session;
 mod write;
 
@@ -31,6 +33,7 @@ use base::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Runtime};
 
 pub use access::ClusterAccess;
+pub use salvage::Salvage;
 
 use crate::wire::ClusterStatus;
 use read::Reads;
@@ -109,6 +112,19 @@ impl Cluster {
     /// As [`Self::declare_lost`].
     pub fn drain(access: &ClusterAccess, device: u32) -> Result<()> {
         Self::tell(access, &format!("devices/{device}/drain"))
+    }
+
+    /// Rebuilds the index of all groups from what lies on the devices, and tells `told` how far it is. Contents that
+    /// were deleted come back only if the index forgot that, too.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn rebuild_index(access: &ClusterAccess, told: impl Fn(&Salvage)) -> Result<Salvage> {
+        let failed = |error| Error::from_io("start threads that talk to the cluster", error);
+        let runtime =
+            Builder::new_multi_thread().worker_threads(THREADS).enable_all().build().map_err(failed)?;
+        let done = runtime.block_on(salvage::salvage(access, told));
+        done.map_err(|failure| failure.into_error(&format!("rebuild the index of the cluster at {access}")))
     }
 
     fn tell(access: &ClusterAccess, path: &str) -> Result<()> {

@@ -318,6 +318,35 @@ impl Metadata {
         }
     }
 
+    /// All holders got all entries that are in segments, under this map: those of slots that nobody knew all of are
+    /// ready, since nobody can know more.
+    pub(super) fn index_rebuilt(&self, epoch: u64) -> Result<()> {
+        let mut same = false;
+        self.change_map(|map| {
+            same = map.epoch == epoch;
+            let mut changed = false;
+            let blind = |holders: &&mut Vec<Holder>| !holders.iter().any(Holder::is_ready);
+            for holders in map.slots.iter_mut().filter(blind).filter(|_| same) {
+                for holder in holders.iter_mut().filter(|holder| holder.takes_entries()) {
+                    holder.had.clear();
+                    holder.from = 0;
+                    changed = true;
+                }
+            }
+            if changed {
+                place_slots(map, false);
+            }
+            changed
+        })?;
+        if same {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Unreachable,
+            "devices came or went while the index was rebuilt: do it again",
+        ))
+    }
+
     /// What an operator wants to see.
     pub(super) fn status(&self) -> Result<ClusterStatus> {
         let map = self.map();

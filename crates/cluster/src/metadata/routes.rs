@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use super::cluster::Metadata;
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::{
-    ClientAnswer, ClientRequest, ClusterStatus, ComponentRequest, Heartbeat, JoinAnswer, JoinRequest, Pulse,
-    RebuildTask, Rebuilt, Record, RecordList, RecordName, RecordNames, RecordRequest, Records, SealRequest,
-    Segment, SegmentAnswer, SegmentRequest,
+    ClientAnswer, ClientRequest, ClusterStatus, ComponentRequest, Heartbeat, IndexRebuilt, JoinAnswer,
+    JoinRequest, Pulse, RebuildTask, Rebuilt, Record, RecordList, RecordName, RecordNames, RecordRequest,
+    Records, SealRequest, Segment, SegmentAnswer, SegmentList, SegmentRequest, Segments,
 };
 
 /// Longest body of a request: a heartbeat that names all slots.
@@ -38,6 +38,8 @@ impl Metadata {
             .route("/clients", post(client))
             .route("/clients/{client}/renew", post(renew))
             .route("/segments", post(open_segment))
+            .route("/segments/list", post(list_segments))
+            .route("/index/rebuilt", post(index_rebuilt))
             .route("/segments/{segment}", get(segment))
             .route("/segments/{segment}/seal", post(seal_segment))
             .route("/segments/{segment}/rebuilt", post(rebuilt))
@@ -165,6 +167,15 @@ async fn open_segment(
     Json(request): Json<SegmentRequest>,
 ) -> Answer<Json<SegmentAnswer>> {
     blocking(metadata, move |metadata| metadata.open_segment(&request)).await.map(Json)
+}
+
+async fn list_segments(State(metadata): Shared, Json(wanted): Json<SegmentList>) -> Answer<Json<Segments>> {
+    blocking(metadata, move |metadata| metadata.list_segments(&wanted)).await.map(Json)
+}
+
+async fn index_rebuilt(State(metadata): Shared, Json(done): Json<IndexRebuilt>) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.index_rebuilt(done.epoch)).await?;
+    Ok(StatusCode::OK)
 }
 
 async fn segment(State(metadata): Shared, Path(segment): Path<u64>) -> Answer<Json<Segment>> {

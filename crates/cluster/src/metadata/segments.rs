@@ -9,8 +9,8 @@ use super::engine::{Condition, Stored, Write};
 use crate::clock::{monotonic, system_ns};
 use crate::http::{Failure, Reply, send, send_json};
 use crate::wire::{
-    CAPABILITY_HEADER, EPOCH_HEADER, Fenced, SealRequest, Segment, SegmentAnswer, SegmentRequest,
-    SegmentState,
+    CAPABILITY_HEADER, EPOCH_HEADER, Fenced, SealRequest, Segment, SegmentAnswer, SegmentList,
+    SegmentRequest, SegmentState, Segments,
 };
 
 /// Most segments in one step of a walk.
@@ -91,6 +91,21 @@ impl Metadata {
     /// All open segments.
     pub(super) fn open_segments(&self) -> Result<Vec<Segment>> {
         self.segments_below("open/")
+    }
+
+    /// A page of sealed segments; before the first one, all that are open.
+    pub(super) fn list_segments(&self, wanted: &SegmentList) -> Result<Segments> {
+        let limit = wanted.limit.clamp(1, STEP);
+        let open = self.open_segments()?;
+        if wanted.after == 0 && !open.is_empty() {
+            return Ok(Segments { segments: open, more: false });
+        }
+        let after = if wanted.after == 0 { String::new() } else { key(wanted.after) };
+        let mut found = self.engine.list("segment/", &after, limit + 1)?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let segments = found.iter().map(|(key, stored)| parse(key, &stored.value)).collect::<Result<_>>()?;
+        Ok(Segments { segments, more })
     }
 
     fn segments_below(&self, prefix: &str) -> Result<Vec<Segment>> {
