@@ -11,6 +11,7 @@ pub mod metadata;
 pub mod wire;
 
 mod clock;
+mod database;
 mod http;
 mod problem;
 mod token;

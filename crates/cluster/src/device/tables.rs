@@ -1,16 +1,13 @@
 //! What a device remembers in its database `device.redb`: its objects, their checksums and attributes, its part of the
 //! index, the map.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use proto::cluster::{Map, ObjectId};
-use redb::backends::FileBackend;
 use redb::{
-    Database, DatabaseError, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase as _, ReadableTable as _,
+    Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase as _, ReadableTable as _,
     TableDefinition, TableError, Value, WriteTransaction,
 };
 
@@ -90,21 +87,7 @@ fn failed(error: impl Into<redb::Error>) -> Error {
 
 impl Tables {
     pub(super) fn open(folder: &Path) -> Result<Self> {
-        let path = folder.join("device.redb");
-        let what = || format!("open the device's database `{}`", path.display());
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.map_err(|error| Error::from_io(what(), error))?;
-        let database = FileBackend::new(file)
-            .and_then(|file| Database::builder().create_with_backend(file))
-            .map_err(|error| {
-                let kind = match &error {
-                    DatabaseError::DatabaseAlreadyOpen => ErrorKind::Refused,
-                    DatabaseError::Storage(redb::StorageError::Corrupted(_)) => ErrorKind::Corrupt,
-                    _ => ErrorKind::Io,
-                };
-                Error::from_source(kind, what(), error)
-            })?;
+        let database = crate::database::open(&folder.join("device.redb"), "the device")?;
         let tables = Self { database, writer: Mutex::new(()) };
         tables.prepare()?;
         Ok(tables)

@@ -1,14 +1,11 @@
 //! Where the metadata service keeps what must survive: values under keys, changed all or none under conditions. redb on
 //! one machine; etcd offers the same, so that several instances can share it.
 
-use std::fs::OpenOptions;
 use std::ops::Bound;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
-use redb::backends::FileBackend;
-use redb::{Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
 /// Values with the revision in which they were written.
 const VALUES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("values-1");
@@ -76,19 +73,7 @@ impl Embedded {
     /// # Errors
     /// `Refused` if another process uses it, `Corrupt` if it is damaged, `Io`.
     pub fn open(path: &Path) -> Result<Self> {
-        let what = || format!("open the database of the metadata service `{}`", path.display());
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-        let file = file.map_err(|error| Error::from_io(what(), error))?;
-        let opened = FileBackend::new(file).and_then(|file| Database::builder().create_with_backend(file));
-        let database = opened.map_err(|error| {
-            let kind = match &error {
-                DatabaseError::DatabaseAlreadyOpen => ErrorKind::Refused,
-                DatabaseError::Storage(redb::StorageError::Corrupted(_)) => ErrorKind::Corrupt,
-                _ => ErrorKind::Io,
-            };
-            Error::from_source(kind, what(), error)
-        })?;
+        let database = crate::database::open(path, "the metadata service")?;
         let write = database.begin_write().map_err(failed)?;
         write.open_table(VALUES).map_err(failed)?;
         write.open_table(REVISION).map_err(failed)?;
