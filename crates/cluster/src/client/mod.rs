@@ -63,7 +63,7 @@ struct Parts {
     immutable: &'static [&'static str],
     session: Arc<Session>,
     writes: Writes,
-    reads: Reads,
+    reads: Arc<Reads>,
 }
 
 impl Cluster {
@@ -147,7 +147,7 @@ async fn open(access: ClusterAccess) -> Result<Arc<Parts>> {
     let (name, immutable) = (access.to_string(), access.immutable);
     let session = Session::open(access).await?;
     let writes = Writes::start(&session);
-    Ok(Arc::new(Parts { name, immutable, reads: Reads::default(), writes, session }))
+    Ok(Arc::new(Parts { name, immutable, reads: Arc::default(), writes, session }))
 }
 
 impl Drop for Cluster {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use proto::cluster::{DeviceId, Entry, ObjectId, Piece, Run, Width, checksum, decode_directory};
+use proto::cluster::{ALIGN_BYTES, DeviceId, Entry, ObjectId, Piece, Run, Width, checksum, decode_directory};
 use reqwest::Method;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
@@ -20,6 +20,8 @@ use crate::wire::Segment;
 
 /// Longest run, in bytes of content, that is fetched whole for one piece of it.
 const WHOLE_RUN_MAX: u64 = 8 << 20;
+/// Bytes at the beginning of a run that tell its length.
+const HEAD_BYTES: u64 = 24;
 /// Bytes of runs that are kept.
 const KEPT_BYTES: u64 = 96 << 20;
 /// Longest wait for a device that is asked for a layout.
@@ -67,7 +69,7 @@ impl Reads {
 
     /// Reads `range` of the content that `entry` describes.
     pub(super) async fn read(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
         entry: &Entry,
         range: Range<u64>,
@@ -96,13 +98,22 @@ impl Reads {
         Ok(whole.freeze())
     }
 
-    async fn piece(&self, session: &Arc<Session>, piece: Piece, range: Range<u64>) -> Reply<Bytes> {
+    async fn piece(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        piece: Piece,
+        range: Range<u64>,
+    ) -> Reply<Bytes> {
         let piece = &piece;
         let offset = u64::from(piece.offset);
         let in_run = offset + range.start..offset + range.end;
         let bytes = match self.kept_run(piece) {
             Some(cell) => {
+                let is_new = !cell.initialized();
                 let run = cell.get_or_try_init(|| self.whole_run(session, piece)).await?;
+                if is_new {
+                    self.fetch_ahead(session, piece);
+                }
                 let slice = usize::try_from(in_run.start).ok().zip(usize::try_from(in_run.end).ok());
                 let (from, to) =
                     slice.filter(|&(_, to)| to <= run.content.len()).ok_or_else(|| damaged(piece))?;
@@ -165,6 +176,29 @@ impl Reads {
         kept.order.push_back((key, content));
         kept.bytes += content;
         Some(cell)
+    }
+
+    /// Fetches the run behind the one of `piece` while this one is used, if there is one.
+    fn fetch_ahead(self: &Arc<Self>, session: &Arc<Session>, piece: &Piece) {
+        let (reads, session, piece) = (Arc::clone(self), Arc::clone(session), *piece);
+        let at = piece.run.end();
+        if self.kept.lock().runs.contains_key(&(piece.segment, at)) {
+            return;
+        }
+        tokio::spawn(async move {
+            // Its length stands at its beginning. At the end of the segment there is nothing.
+            let head = Piece { run: Run { at, bytes: ALIGN_BYTES }, ..piece };
+            let head = reads.fetch(&session, &head, 0..HEAD_BYTES).await.ok()?;
+            let bytes = u32::from_le_bytes(head.get(8..12)?.try_into().ok()?);
+            let next = Piece { run: Run { at, bytes }, ..piece };
+            let content = next.run.content_bytes(next.width);
+            if bytes == 0 || !bytes.is_multiple_of(ALIGN_BYTES) || content > WHOLE_RUN_MAX {
+                return None;
+            }
+            let cell = reads.kept_run(&next)?;
+            // If it fails, the reader that needs it tries again.
+            cell.get_or_try_init(|| reads.whole_run(&session, &next)).await.ok().map(drop)
+        });
     }
 
     /// Fetches a run, and learns the names in it.
