@@ -1,32 +1,14 @@
 //! Tests mixed and harsh faults: many seeds pass, and equal seeds give equal runs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod common;
 
 use base::Duration;
+use common::for_seeds;
 use sim::{Ailment, Room, Scenario, run};
 
 /// A part of the 2000 seeds of `diskcast-sim --count 2000`, and seeds of `--harsh`.
 const SEEDS: u64 = 1000;
 const HARSH_SEEDS: u64 = 300;
-
-/// Runs `what` for all seeds on all cores.
-fn for_seeds(seeds: u64, what: impl Fn(u64) + Sync) {
-    let next = AtomicU64::new(0);
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        return;
-                    }
-                    what(seed);
-                }
-            });
-        }
-    });
-}
 
 #[test]
 fn many_seeds_of_mixed_faults_pass() {

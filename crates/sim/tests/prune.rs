@@ -1,29 +1,13 @@
 //! Tests prunes at the same time as writers: many seeds pass, and equal seeds give equal runs.
 
+mod common;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use common::for_seeds;
 use sim::run_prunes;
 
 const SEEDS: u64 = 1000;
-
-/// Runs `what` for all seeds on all cores.
-fn for_seeds(seeds: u64, what: impl Fn(u64) + Sync) {
-    let next = AtomicU64::new(0);
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        return;
-                    }
-                    what(seed);
-                }
-            });
-        }
-    });
-}
 
 #[test]
 fn nothing_live_is_deleted_and_all_garbage_goes() {
