@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{Instant, Result};
 use parking_lot::{Mutex, RwLock};
-use proto::cluster::{DeviceId, Map, State};
+use proto::cluster::{DeviceId, Map};
 use reqwest::{Client, Method, RequestBuilder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -178,9 +178,7 @@ impl Session {
 
     /// Whether a device should be asked.
     pub(super) fn is_trusted(&self, map: &Map, device: DeviceId) -> bool {
-        let answers =
-            map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining));
-        answers && self.suspects.lock().get(&device).is_none_or(|&until| until < monotonic())
+        map.answers(device) && self.suspects.lock().get(&device).is_none_or(|&until| until < monotonic())
     }
 }
 

@@ -8,7 +8,7 @@ use base::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use parking_lot::RwLock;
-use proto::cluster::{Capability, DeviceId, DeviceKey, Flaw, Holder, Map, Request, State};
+use proto::cluster::{Capability, DeviceId, DeviceKey, Flaw, Holder, Map, Request};
 use tokio::sync::watch;
 
 use crate::clock::{monotonic, system_s};
@@ -162,7 +162,7 @@ impl Guard {
     pub(super) fn is_counted(&self) -> bool {
         let member = self.member.read();
         let (Some(device), Some(map)) = (member.device, &member.map) else { return false };
-        map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
+        map.answers(device)
     }
 
     /// The device is this one, and its capabilities are made with this key.

@@ -138,20 +138,15 @@ impl Metadata {
         if segment.devices.get(usize::from(component)).is_none_or(|&held| !must_leave(map, held)) {
             return Due::Never;
         }
-        let answers = |device: &&DeviceId| {
-            map.device(**device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
-        };
-        let enough = segment.devices.iter().filter(answers).count() >= usize::from(segment.k);
+        let enough =
+            segment.devices.iter().filter(|&&device| map.answers(device)).count() >= usize::from(segment.k);
         if segment.devices.contains(&device) || !enough { Due::NotHere } else { Due::Yes }
     }
 
     fn task(&self, map: &Map, number: u64, component: u8) -> Result<RebuildTask> {
         let segment = self.segment(number)?;
         let source = |&device: &DeviceId| {
-            let known = map.device(device)?;
-            if !matches!(known.state, State::Up | State::Draining) {
-                return None;
-            }
+            let known = map.device(device).filter(|known| known.state.answers())?;
             let place = (segment.group, number);
             let capability = self.capability(device, place, (rights::READ, 0), 0).ok()?;
             Some(RebuildSource { address: known.address.clone(), capability })

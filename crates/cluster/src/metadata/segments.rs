@@ -2,7 +2,7 @@
 //! formats/cluster.md, sections 2 and 4.
 
 use base::{Error, ErrorKind, Result};
-use proto::cluster::{DeviceId, ObjectId, State, choose_devices, rights};
+use proto::cluster::{DeviceId, ObjectId, choose_devices, rights};
 
 use super::cluster::{Metadata, parse};
 use super::engine::{Condition, Stored, Write};
@@ -185,14 +185,10 @@ impl Metadata {
             return Ok(());
         }
         let map = self.map();
-        let answers = |device: DeviceId| {
-            let state = map.device(device).map_or(State::Lost, |device| device.state);
-            !matches!(state, State::Down | State::Lost)
-        };
         let mut lengths: Vec<(DeviceId, u64)> = Vec::new();
         let mut failed = None;
         // A device that is down seals its component when it comes back.
-        for &device in segment.devices.iter().filter(|&&device| answers(device)) {
+        for &device in segment.devices.iter().filter(|&&device| map.answers(device)) {
             match self.command::<Fenced>(&fenced, device, &format!("fence?fence={fence}")).await {
                 Ok(answer) => lengths.push((device, answer.length)),
                 Err(failure) => failed = Some(failure),

@@ -21,6 +21,14 @@ pub enum State {
     Lost,
 }
 
+impl State {
+    /// Whether such a device answers.
+    #[must_use]
+    pub fn answers(self) -> bool {
+        matches!(self, Self::Up | Self::Draining)
+    }
+}
+
 /// One device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
@@ -173,7 +181,13 @@ impl Map {
 
     /// The devices that answer.
     pub fn reachable(&self) -> impl Iterator<Item = &Device> {
-        self.devices.iter().filter(|device| matches!(device.state, State::Up | State::Draining))
+        self.devices.iter().filter(|device| device.state.answers())
+    }
+
+    /// Whether a device answers, as far as the map knows.
+    #[must_use]
+    pub fn answers(&self, device: DeviceId) -> bool {
+        self.device(device).is_some_and(|device| device.state.answers())
     }
 }
 

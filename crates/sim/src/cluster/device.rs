@@ -207,9 +207,6 @@ impl World {
             return;
         }
         let (map, own) = (device.live.map.clone(), device.id());
-        let answers = |device: DeviceId| {
-            map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
-        };
         device.lessons.clear();
         let mut sources: BTreeMap<DeviceId, Vec<(usize, u64)>> = BTreeMap::new();
         for slot in 0..SLOTS {
@@ -221,7 +218,7 @@ impl World {
                     && !device.copied.contains(&(slot, holder.from))
             };
             let Some(learner) = holders.iter().find(waits) else { continue };
-            let Some(chosen) = teachers(holders, learner, answers) else { continue };
+            let Some(chosen) = teachers(holders, learner, |device| map.answers(device)) else { continue };
             device.lessons.insert((slot, learner.from), chosen.len());
             if chosen.is_empty() {
                 device.copied.insert((slot, learner.from));
@@ -240,7 +237,6 @@ impl World {
 
     pub(super) fn device_told(&mut self, number: u32, id: u64, answer: Answer) {
         let now = self.now;
-        let state = |map: &Map| map.device(DeviceId(number)).map(|device| device.state);
         let device = self.device(number);
         if !device.up {
             return;
@@ -251,8 +247,7 @@ impl World {
                 if epoch > device.live.map.epoch {
                     device.adopt(map);
                 }
-                let counted = matches!(state(&device.live.map), Some(State::Up | State::Draining));
-                if device.live.map.epoch >= epoch && counted {
+                if device.live.map.epoch >= epoch && device.live.map.answers(device.id()) {
                     device.lease_end = device.lease_end.max((sent + LEASE).min(now + LEASE));
                 }
             }

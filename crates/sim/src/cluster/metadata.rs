@@ -92,10 +92,6 @@ impl Metadata {
             known.is_some_and(|known| std::mem::replace(&mut known.state, State::Lost) != State::Lost)
         });
     }
-
-    fn answers(&self, device: DeviceId) -> bool {
-        self.map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
-    }
 }
 
 impl World {
@@ -213,7 +209,7 @@ impl World {
             known.fence += 1;
             let (fence, devices) = (known.fence, known.devices.clone());
             let asked: Vec<DeviceId> =
-                devices.into_iter().filter(|&device| service.answers(device)).collect();
+                devices.into_iter().filter(|&device| service.map.answers(device)).collect();
             let mut taking =
                 Taking { segment, asked: BTreeMap::new(), lengths: BTreeMap::new(), sealing: false };
             for device in asked {

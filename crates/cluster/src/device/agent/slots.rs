@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proto::cluster::{DeviceId, Holder, Map, State, decode_batch, teachers};
+use proto::cluster::{DeviceId, Holder, Map, decode_batch, teachers};
 
 use super::Agent;
 use crate::device::Device;
@@ -39,9 +39,6 @@ impl Agent {
         let (Some(map), Some(own)) = (self.device.guard.map(), self.device.guard.device()) else {
             return false;
         };
-        let answers = |device: DeviceId| {
-            map.device(device).is_some_and(|device| matches!(device.state, State::Up | State::Draining))
-        };
         let mut sources: BTreeMap<DeviceId, Vec<(usize, u64)>> = BTreeMap::new();
         // How many have yet to teach a slot.
         let mut lessons: BTreeMap<(usize, u64), usize> = BTreeMap::new();
@@ -54,7 +51,7 @@ impl Agent {
                     && !self.copied.lock().contains(&(slot, holder.from))
             };
             let Some(learner) = holders.iter().find(waits) else { continue };
-            let Some(chosen) = teachers(holders, learner, answers) else {
+            let Some(chosen) = teachers(holders, learner, |device| map.answers(device)) else {
                 complete = false;
                 continue;
             };
