@@ -87,23 +87,45 @@ pub(crate) async fn send_for_bytes(request: RequestBuilder) -> Reply<Bytes> {
     send(request).await?.bytes().await.map_err(|error| unreachable(&error))
 }
 
+/// Asks one address of the metadata service after the other, until one can be reached: what `read` makes of its answer
+/// counts.
+pub(crate) async fn ask_in_turn<T>(
+    addresses: &[String],
+    request: impl Fn(&str) -> RequestBuilder,
+    read: impl Fn(Reply<Bytes>) -> Reply<T>,
+) -> Reply<T> {
+    let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
+    for address in addresses {
+        match read(send_for_bytes(request(address)).await) {
+            Err(failure @ Failure::Unreachable(_)) => last = failure,
+            answer => return answer,
+        }
+    }
+    Err(last)
+}
+
+/// A request with a body of JSON.
+pub(crate) fn with_json(request: RequestBuilder, body: &impl Serialize) -> RequestBuilder {
+    let body = serde_json::to_vec(body).expect("bodies are plain data");
+    request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body)
+}
+
 /// Sends JSON and takes JSON.
 pub(crate) async fn send_json<T: DeserializeOwned>(
     request: RequestBuilder,
     body: &impl Serialize,
 ) -> Reply<T> {
-    let body = serde_json::to_vec(body).expect("bodies are plain data");
-    let request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body);
-    read_json(&send_for_bytes(request).await?)
+    get_json(with_json(request, body)).await
 }
 
 /// Takes JSON.
 pub(crate) async fn get_json<T: DeserializeOwned>(request: RequestBuilder) -> Reply<T> {
-    read_json(&send_for_bytes(request).await?)
+    json(send_for_bytes(request).await)
 }
 
-fn read_json<T: DeserializeOwned>(body: &Bytes) -> Reply<T> {
-    serde_json::from_slice(body)
+/// An answer of JSON.
+pub(crate) fn json<T: DeserializeOwned>(answer: Reply<Bytes>) -> Reply<T> {
+    serde_json::from_slice(&answer?)
         .map_err(|error| Failure::Unreachable(format!("the answer is no JSON of ours: {error}")))
 }
 

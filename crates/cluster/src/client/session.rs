@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::access::ClusterAccess;
 use crate::clock::{monotonic, system_ns};
-use crate::http::{Failure, Reply, send_json};
+use crate::http::{Reply, ask_in_turn, json, with_json};
 use crate::wire::{CAPABILITY_HEADER, ClientAnswer, ClientRequest, ClusterStatus, EPOCH_HEADER};
 
 /// Longest wait for an answer of the metadata service.
@@ -182,41 +182,18 @@ impl Session {
     }
 }
 
-fn to(http: &Client, access: &ClusterAccess, method: Method, address: &str, path: &str) -> RequestBuilder {
-    let request = http.request(method, format!("{address}/metadata/v1/{path}"));
-    request.bearer_auth(access.token.as_str()).timeout(METADATA_MAX)
-}
-
 async fn ask<T: DeserializeOwned>(
     http: &Client,
     access: &ClusterAccess,
     path: &str,
     body: &impl Serialize,
 ) -> Reply<T> {
-    let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
-    for address in &access.metadata {
-        match send_json(to(http, access, Method::POST, address, path), body).await {
-            Err(failure @ Failure::Unreachable(_)) => last = failure,
-            answer => return answer,
-        }
-    }
-    Err(last)
+    let request = |address: &str| with_json(to(http, access, Method::POST, address, path), body);
+    ask_in_turn(&access.metadata, request, json).await
 }
 
 async fn get<T: DeserializeOwned>(http: &Client, access: &ClusterAccess, path: &str) -> Reply<T> {
-    let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
-    for address in &access.metadata {
-        match crate::http::get_json(to(http, access, Method::GET, address, path)).await {
-            Err(failure @ Failure::Unreachable(_)) => last = failure,
-            answer => return answer,
-        }
-    }
-    Err(last)
-}
-
-/// The status of the cluster.
-pub(super) async fn status(access: &ClusterAccess) -> Result<Reply<ClusterStatus>> {
-    Ok(get(&crate::http::client()?, access, "status").await)
+    ask_in_turn(&access.metadata, |address| to(http, access, Method::GET, address, path), json).await
 }
 
 async fn tell(
@@ -226,17 +203,18 @@ async fn tell(
     path: &str,
     body: &impl Serialize,
 ) -> Reply<()> {
-    let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
-    for address in &access.metadata {
-        let request = to(http, access, method.clone(), address, path);
-        let text = serde_json::to_vec(body).expect("bodies are plain data");
-        let request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(text);
-        match crate::http::send(request).await {
-            Err(failure @ Failure::Unreachable(_)) => last = failure,
-            answer => return answer.map(drop),
-        }
-    }
-    Err(last)
+    let request = |address: &str| with_json(to(http, access, method.clone(), address, path), body);
+    ask_in_turn(&access.metadata, request, |answer| answer.map(drop)).await
+}
+
+fn to(http: &Client, access: &ClusterAccess, method: Method, address: &str, path: &str) -> RequestBuilder {
+    let request = http.request(method, format!("{address}/metadata/v1/{path}"));
+    request.bearer_auth(access.token.as_str()).timeout(METADATA_MAX)
+}
+
+/// The status of the cluster.
+pub(super) async fn status(access: &ClusterAccess) -> Result<Reply<ClusterStatus>> {
+    Ok(get(&crate::http::client()?, access, "status").await)
 }
 
 /// An operator's order.

@@ -11,13 +11,13 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use proto::cluster::{DeviceId, DeviceKey, Map};
-use reqwest::RequestBuilder;
+use reqwest::{Method, RequestBuilder};
 use tokio::sync::{Notify, watch};
 
 use super::Device;
 use super::work::blocking;
 use crate::clock::monotonic;
-use crate::http::{Failure, Reply, send_json};
+use crate::http::{Failure, Reply, ask_in_turn, json, with_json};
 use crate::problem::{Answer, Problem, Word};
 use crate::token::ClusterToken;
 use crate::wire::{Heartbeat, JoinAnswer, JoinRequest, Pulse, RebuildTask};
@@ -176,23 +176,20 @@ impl Agent {
         path: &str,
         body: &impl serde::Serialize,
     ) -> Reply<T> {
-        let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
-        for address in &self.setting.metadata {
-            match send_json(self.to(address, path), body).await {
-                // Its own failure is none of this device's.
-                Err(Failure::Refused(problem)) if problem.word == Word::Failed => {
-                    last = Failure::Unreachable(problem.detail);
-                }
-                Err(failure @ Failure::Unreachable(_)) => last = failure,
-                answer => return answer,
+        let request = |address: &str| with_json(self.to(Method::POST, address, path), body);
+        let read = |answer| match json(answer) {
+            // Its own failure is none of this device's.
+            Err(Failure::Refused(problem)) if problem.word == Word::Failed => {
+                Err(Failure::Unreachable(problem.detail))
             }
-        }
-        Err(last)
+            answer => answer,
+        };
+        ask_in_turn(&self.setting.metadata, request, read).await
     }
 
-    fn to(&self, address: &str, path: &str) -> RequestBuilder {
-        let request = self.client.post(format!("{address}/metadata/v1/{path}")).timeout(HEARTBEAT_MAX);
-        request.bearer_auth(self.setting.token.as_str())
+    fn to(&self, method: Method, address: &str, path: &str) -> RequestBuilder {
+        let request = self.client.request(method, format!("{address}/metadata/v1/{path}"));
+        request.timeout(HEARTBEAT_MAX).bearer_auth(self.setting.token.as_str())
     }
 
     /// Renews the lease; returns how long it lasts.

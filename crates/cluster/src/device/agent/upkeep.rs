@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use proto::cluster::ObjectId;
+use reqwest::Method;
 
-use super::{Agent, HEARTBEAT_MAX};
+use super::Agent;
 use crate::device::rebuild::{complete, rebuild};
 use crate::device::scrub::{mend, verify};
 use crate::device::work::blocking;
-use crate::http::{Failure, Reply, get_json, send};
+use crate::http::{Failure, Reply, ask_in_turn, json, with_json};
 use crate::wire::{ComponentRequest, RebuildTask, Rebuilt, Segment, SegmentState};
 
 /// How often components that are not sealed are looked at.
@@ -80,17 +81,10 @@ impl Agent {
 
     async fn tell_rebuilt(&self, task: &RebuildTask) -> Reply<()> {
         let device = self.device.guard.device().expect("it joined before");
-        let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
-        for address in &self.setting.metadata {
-            let request = self.to(address, &format!("segments/{}/rebuilt", task.segment));
-            let body = serde_json::to_vec(&Rebuilt { component: task.component, device });
-            let request = request.header(reqwest::header::CONTENT_TYPE, "application/json");
-            match send(request.body(body.expect("it is plain data"))).await {
-                Err(failure @ Failure::Unreachable(_)) => last = failure,
-                answer => return answer.map(drop),
-            }
-        }
-        Err(last)
+        let path = format!("segments/{}/rebuilt", task.segment);
+        let rebuilt = Rebuilt { component: task.component, device };
+        let request = |address: &str| with_json(self.to(Method::POST, address, &path), &rebuilt);
+        ask_in_turn(&self.setting.metadata, request, |answer| answer.map(drop)).await
     }
 
     pub(super) async fn tidy_for_ever(&self) {
@@ -121,33 +115,28 @@ impl Agent {
 
     async fn seal_as_segment(&self, id: ObjectId) -> Reply<()> {
         let own = self.device.guard.device().expect("it joined before");
-        let mut last = Ok(());
-        for address in &self.setting.metadata {
-            let request = self.client.get(format!("{address}/metadata/v1/segments/{}", id.number));
-            let request = request.bearer_auth(self.setting.token.as_str()).timeout(HEARTBEAT_MAX);
-            match get_json::<Segment>(request).await {
-                // One that is being rebuilt here is not this device's yet.
-                Ok(segment)
-                    if segment.state == SegmentState::Sealed
-                        && segment.group == id.group
-                        && segment.devices.contains(&own) =>
-                {
-                    let length = blocking(&self.device, move |device| Ok(device.store.get(id)?.row().length));
-                    let length = length.await.map_err(Failure::Refused)?;
-                    if length < segment.length {
-                        // It missed runs while it was away.
-                        let task = self.own_component(id).await?;
-                        return complete(&self.device, &self.client, &task, length).await;
-                    }
-                    let bytes = segment.length;
-                    let sealed = blocking(&self.device, move |device| device.store.seal_at_most(id, bytes));
-                    return sealed.await.map_err(Failure::Refused);
-                }
-                // An object that is no component of a segment is its creator's business.
-                Ok(_) | Err(Failure::Refused(_)) => return Ok(()),
-                Err(failure) => last = Err(failure),
-            }
+        let path = format!("segments/{}", id.number);
+        let request = |address: &str| self.to(Method::GET, address, &path);
+        let segment: Segment = match ask_in_turn(&self.setting.metadata, request, json).await {
+            Ok(segment) => segment,
+            // An object that is no component of a segment is its creator's business.
+            Err(Failure::Refused(_)) => return Ok(()),
+            Err(failure) => return Err(failure),
+        };
+        // One that is being rebuilt here is not this device's yet.
+        let is_own = segment.group == id.group && segment.devices.contains(&own);
+        if segment.state != SegmentState::Sealed || !is_own {
+            return Ok(());
         }
-        last
+        let length = blocking(&self.device, move |device| Ok(device.store.get(id)?.row().length));
+        let length = length.await.map_err(Failure::Refused)?;
+        if length < segment.length {
+            // It missed runs while it was away.
+            let task = self.own_component(id).await?;
+            return complete(&self.device, &self.client, &task, length).await;
+        }
+        let bytes = segment.length;
+        let sealed = blocking(&self.device, move |device| device.store.seal_at_most(id, bytes));
+        sealed.await.map_err(Failure::Refused)
     }
 }
