@@ -1,10 +1,12 @@
-//! Basic types that all other crates use: units, digests, errors, limits, sets of sectors, points in time and random
-//! numbers. This crate knows nothing about disks, images or networks. It reads no clock and does no I/O.
+//! Basic types that all other crates use: units, digests, hexadecimal text, errors, limits, sets of sectors, points in
+//! time and random numbers. This crate knows nothing about disks, images or networks. It reads no clock, and does no
+//! I/O.
 
 pub mod chance;
 pub mod digest;
 pub mod error;
 pub mod extent;
+pub mod hex;
 pub mod limits;
 pub mod runs;
 pub mod time;

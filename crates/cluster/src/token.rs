@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, hex};
 
 /// A secret of 256 bits that lets its bearer join the cluster.
 #[derive(Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl ClusterToken {
     /// # Errors
     /// `Io` if the kernel gives no random bytes.
     pub fn random() -> Result<Self> {
-        Ok(Self(hex(&random::<32>()?)))
+        Ok(Self(hex::encode(&random::<32>()?)))
     }
 
     /// Its text, 64 hexadecimal digits.
@@ -56,15 +56,6 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     let failed = |error| Error::from_source(ErrorKind::Io, "get random bytes from the kernel", error);
     getrandom::fill(&mut bytes).map_err(failed)?;
     Ok(bytes)
-}
-
-/// Lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes everything");
-        text
-    })
 }
 
 #[cfg(test)]

@@ -211,7 +211,7 @@ impl Cipher {
             return Ok(None);
         }
         let sealed = self.seal(RECORD, text.to_vec())?;
-        Ok(Some(sealed.iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(Some(base::hex::encode(&sealed)))
     }
 
     /// The text of a record from its encrypted form in hexadecimal. `Corrupt` if it was damaged or encrypted with

@@ -7,7 +7,6 @@ pub mod api;
 pub mod client;
 pub mod clock;
 pub mod fetch;
-pub mod hex;
 pub mod interface;
 pub mod mac;
 pub mod machine_key;

@@ -1,11 +1,10 @@
 //! The key of a machine that boots from the network, by which the server knows that it is the same one.
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, hex};
 use ring::rand::SystemRandom;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 
 use crate::api::proof_text;
-use crate::hex;
 
 /// A key that lives as long as the system in memory (Ed25519, RFC 8032).
 pub struct MachineKey(Ed25519KeyPair);

@@ -30,7 +30,7 @@ impl Fingerprint {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&crate::hex::encode(&self.0))
+        f.write_str(&base::hex::encode(&self.0))
     }
 }
 
@@ -126,7 +126,7 @@ impl FromStr for JoinToken {
         }
         let fingerprint = match fingerprint {
             "-" => None,
-            hex => Some(Fingerprint(crate::hex::decode(hex).ok_or_else(invalid)?)),
+            hex => Some(Fingerprint(base::hex::decode(hex).ok_or_else(invalid)?)),
         };
         Ok(Self { fingerprint, secret: secret.parse()? })
     }

@@ -9,7 +9,7 @@ use reqwest::Method;
 use super::Parts;
 use crate::http::{Failure, Reply};
 use crate::problem::{Problem, Word};
-use crate::token::{hex, random};
+use crate::token::random;
 use crate::wire::{PutMode, Record, RecordList, RecordName, RecordNames, RecordRequest, Records};
 
 /// Longest content that stands in the record itself.
@@ -139,7 +139,7 @@ impl Parts {
 
 /// 128 random bits in hexadecimal.
 fn fresh() -> Reply<String> {
-    random::<16>().map(|bytes| hex(&bytes)).map_err(|error| Failure::Refused(error.into()))
+    random::<16>().map(|bytes| base::hex::encode(&bytes)).map_err(|error| Failure::Refused(error.into()))
 }
 
 #[cfg(test)]

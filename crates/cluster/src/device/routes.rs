@@ -478,7 +478,7 @@ impl Device {
             let text = String::from_utf8(value);
             let value = match text {
                 Ok(text) => json!({ "text": text }),
-                Err(bytes) => json!({ "hex": crate::token::hex(bytes.as_bytes()) }),
+                Err(bytes) => json!({ "hex": base::hex::encode(bytes.as_bytes()) }),
             };
             let page = pages.entry(page.to_string()).or_insert_with(|| json!({}));
             page[number.to_string()] = value;

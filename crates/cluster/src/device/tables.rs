@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, hex};
 use parking_lot::Mutex;
 use proto::cluster::{Map, ObjectId};
 use redb::{
@@ -11,7 +11,7 @@ use redb::{
     TableDefinition, TableError, Value, WriteTransaction,
 };
 
-use crate::token::{hex, random};
+use crate::token::random;
 
 /// An object: length, fence, whether it is sealed, when it was created and modified (nanoseconds since 1970).
 type Row = (u64, u32, bool, u64, u64);
@@ -104,7 +104,7 @@ impl Tables {
         {
             let mut facts = write.open_table(FACTS).map_err(failed)?;
             if facts.get(IDENTITY).map_err(failed)?.is_none() {
-                let identity = hex(&random::<16>()?);
+                let identity = hex::encode(&random::<16>()?);
                 facts.insert(IDENTITY, identity.as_bytes()).map_err(failed)?;
             }
         }

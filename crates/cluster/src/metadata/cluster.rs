@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Instant, Result};
+use base::{Error, ErrorKind, Instant, Result, hex};
 use parking_lot::Mutex;
 use proto::cluster::{DeviceId, DeviceKey, Map, UNIT_BYTES, Width};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::{Condition, Engine, Write};
 use super::queue::Rebuild;
 use crate::clock::monotonic;
-use crate::token::{ClusterToken, hex, random};
+use crate::token::{ClusterToken, random};
 
 const CLUSTER: &str = "cluster";
 const MAP: &str = "map";
@@ -75,11 +75,8 @@ impl Metadata {
         make(engine.as_ref(), setting)?;
         let record: Record = read(engine.as_ref(), CLUSTER)?.0;
         let map = read(engine.as_ref(), MAP)?;
-        let secret = (0..32).map(|at| u8::from_str_radix(record.secret.get(2 * at..2 * at + 2)?, 16).ok());
-        let secret: Option<Vec<u8>> = secret.collect();
-        let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret).ok());
-        let secret =
-            secret.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the cluster's secret can't be read"))?;
+        let unreadable = || Error::new(ErrorKind::Corrupt, "the cluster's secret can't be read");
+        let secret = hex::decode(&record.secret).ok_or_else(unreadable)?;
         Ok(Arc::new(Self {
             engine,
             token,
@@ -150,7 +147,7 @@ fn make(engine: &dyn Engine, setting: &ClusterSetting) -> Result<()> {
     if engine.get(CLUSTER)?.is_some() {
         return Ok(());
     }
-    let cluster = hex(&random::<16>()?);
+    let cluster = hex::encode(&random::<16>()?);
     let map = Map {
         cluster: cluster.clone(),
         epoch: 1,
@@ -160,7 +157,7 @@ fn make(engine: &dyn Engine, setting: &ClusterSetting) -> Result<()> {
         devices: Vec::new(),
         slots: Vec::new(),
     };
-    let record = Record { cluster, secret: hex(&random::<32>()?) };
+    let record = Record { cluster, secret: hex::encode(&random::<32>()?) };
     let text = |value: serde_json::Result<Vec<u8>>| value.expect("it is plain data");
     let writes = [
         Write::Put(CLUSTER.to_owned(), text(serde_json::to_vec(&record))),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, hex};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use proto::cluster::{Capability, Device, DeviceId, Holder, Map, State, place_slots, rights};
@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use super::cluster::{Metadata, SeenClient, SeenDevice, parse};
 use super::engine::{Condition, Write};
 use crate::clock::{monotonic, system_s};
-use crate::token::hex;
 use crate::wire::{
     ClientAnswer, ClientRequest, ClusterStatus, DeviceView, Heartbeat, JoinAnswer, JoinRequest, Pulse,
 };
@@ -95,7 +94,12 @@ impl Metadata {
             true
         })?;
         let key = self.key(member.device, member.key_epoch);
-        Ok(JoinAnswer { device: member.device, key: hex(&key.to_bytes()), key_epoch: member.key_epoch, map })
+        Ok(JoinAnswer {
+            device: member.device,
+            key: hex::encode(&key.to_bytes()),
+            key_epoch: member.key_epoch,
+            map,
+        })
     }
 
     fn admit(&self, identity: &str) -> Result<Member> {
@@ -158,7 +162,7 @@ impl Metadata {
         let rebuild = self.tasks_for(&map, device)?;
         Ok(Pulse {
             lease_ms: self.lease_ms(),
-            key: hex(&key.to_bytes()),
+            key: hex::encode(&key.to_bytes()),
             key_epoch: member.key_epoch,
             epoch: map.epoch,
             map: (map.epoch > beat.epoch).then_some(map),

@@ -51,7 +51,7 @@ pub(super) async fn call(
 fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<MachineAnswer, Failure> {
     let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|_| Failure::internal("the server has no random numbers"))?;
-    let decision = boots(app)?.fleet.call(call, net::hex::encode(&nonce))?;
+    let decision = boots(app)?.fleet.call(call, base::hex::encode(&nonce))?;
     let order = match decision.task {
         Task::Wait(why) => Order::Wait { why },
         Task::Start => Order::Start,

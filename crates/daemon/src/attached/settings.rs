@@ -228,7 +228,7 @@ impl Settings {
             let mut id = [0; 16];
             getrandom::fill(&mut id)
                 .map_err(|error| Error::from_source(ErrorKind::Io, "draw the id of a disk", error))?;
-            self.id = Some(net::hex::encode(&id));
+            self.id = Some(base::hex::encode(&id));
         }
         self.folder = Some(folder.to_owned());
         Ok(())

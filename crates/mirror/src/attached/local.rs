@@ -325,15 +325,7 @@ fn lock(folder: &Path) -> Result<File> {
 fn boot_id() -> Result<BootId> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = std::fs::read_to_string(path).map_err(|error| failed("read", path, error))?;
-    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
-    let mut id = [0; 16];
-    if digits.len() != 32 {
-        let text = format!("`{}` is not a boot id", text.trim());
-        return Err(Error::new(ErrorKind::Unsupported, text));
-    }
-    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-        let text = std::str::from_utf8(pair).expect("hexadecimal digits");
-        *byte = u8::from_str_radix(text, 16).expect("hexadecimal digits");
-    }
-    Ok(id)
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let wrong = || Error::new(ErrorKind::Unsupported, format!("`{}` is not a boot id", text.trim()));
+    base::hex::decode(&digits).ok_or_else(wrong)
 }

@@ -119,7 +119,7 @@ pub struct PublicKey(pub [u8; 32]);
 
 impl From<PublicKey> for String {
     fn from(key: PublicKey) -> Self {
-        crate::hex::encode(&key.0)
+        base::hex::encode(&key.0)
     }
 }
 
@@ -128,7 +128,7 @@ impl TryFrom<String> for PublicKey {
 
     fn try_from(text: String) -> Result<Self, Error> {
         let invalid = || Error::new(ErrorKind::Invalid, "expected a public key of 64 hexadecimal digits");
-        crate::hex::decode(&text).map(Self).ok_or_else(invalid)
+        base::hex::decode(&text).map(Self).ok_or_else(invalid)
     }
 }
 
@@ -140,7 +140,7 @@ impl fmt::Debug for Key {
 
 impl From<Key> for String {
     fn from(key: Key) -> Self {
-        crate::hex::encode(&key.0)
+        base::hex::encode(&key.0)
     }
 }
 
@@ -149,7 +149,7 @@ impl TryFrom<String> for Key {
 
     fn try_from(text: String) -> Result<Self, Error> {
         let invalid = || Error::new(ErrorKind::Invalid, "expected a key of 32 hexadecimal digits");
-        crate::hex::decode(&text).map(Self).ok_or_else(invalid)
+        base::hex::decode(&text).map(Self).ok_or_else(invalid)
     }
 }
 
@@ -176,7 +176,7 @@ impl FromStr for SessionId {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let invalid = || Error::new(ErrorKind::Invalid, "expected a session of 32 hexadecimal digits");
-        crate::hex::decode(text).map(|bytes| Self(u128::from_be_bytes(bytes))).ok_or_else(invalid)
+        base::hex::decode(text).map(|bytes| Self(u128::from_be_bytes(bytes))).ok_or_else(invalid)
     }
 }
 

@@ -75,7 +75,7 @@ impl fmt::Debug for TransferKey {
 
 impl From<Name> for String {
     fn from(name: Name) -> Self {
-        crate::hex::encode(&name.0.to_be_bytes())
+        base::hex::encode(&name.0.to_be_bytes())
     }
 }
 
@@ -84,13 +84,13 @@ impl TryFrom<String> for Name {
 
     fn try_from(text: String) -> Result<Self, Error> {
         let invalid = || Error::new(ErrorKind::Invalid, "expected a name of 16 hexadecimal digits");
-        crate::hex::decode(&text).map(|bytes| Self(u64::from_be_bytes(bytes))).ok_or_else(invalid)
+        base::hex::decode(&text).map(|bytes| Self(u64::from_be_bytes(bytes))).ok_or_else(invalid)
     }
 }
 
 impl From<TransferKey> for String {
     fn from(key: TransferKey) -> Self {
-        crate::hex::encode(&key.0)
+        base::hex::encode(&key.0)
     }
 }
 
@@ -99,6 +99,6 @@ impl TryFrom<String> for TransferKey {
 
     fn try_from(text: String) -> Result<Self, Error> {
         let invalid = || Error::new(ErrorKind::Invalid, "expected a key of 64 hexadecimal digits");
-        crate::hex::decode(&text).map(Self).ok_or_else(invalid)
+        base::hex::decode(&text).map(Self).ok_or_else(invalid)
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, hex};
 use parking_lot::Mutex;
 use proto::cluster::{DeviceId, DeviceKey, Map};
 use reqwest::{Method, RequestBuilder};
@@ -248,10 +248,6 @@ impl Agent {
 }
 
 fn key(text: &str) -> Result<DeviceKey> {
-    let bytes: Option<Vec<u8>> = (0..text.len() / 2)
-        .map(|at| text.get(2 * at..2 * at + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok()))
-        .collect();
-    let bytes = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let wrong = || Error::new(ErrorKind::Corrupt, "the metadata service sent no key of 32 bytes");
-    bytes.map(DeviceKey::from_bytes).ok_or_else(wrong)
+    hex::decode(text).map(DeviceKey::from_bytes).ok_or_else(wrong)
 }

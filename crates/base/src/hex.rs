@@ -7,7 +7,8 @@ pub fn encode(bytes: &[u8]) -> String {
 }
 
 /// Decodes `2 N` hexadecimal digits to `N` bytes; `None` if `text` is anything else.
-pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
+#[must_use]
+pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {
         return None;
