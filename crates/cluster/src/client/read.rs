@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use proto::cluster::{ALIGN_BYTES, DeviceId, Entry, ObjectId, Piece, Run, Width, checksum, decode_directory};
+use proto::cluster::{
+    ALIGN_BYTES, DIRECTORY_HEADER_BYTES, DeviceId, Entry, ObjectId, Piece, Run, Width, checksum,
+    decode_directory, directory_lengths,
+};
 use reqwest::Method;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
@@ -20,8 +23,6 @@ use crate::wire::Segment;
 
 /// Longest run, in bytes of content, that is fetched whole for one piece of it.
 const WHOLE_RUN_MAX: u64 = 8 << 20;
-/// Bytes at the beginning of a run that tell its length.
-const HEAD_BYTES: u64 = 24;
 /// Bytes of runs that are kept.
 const KEPT_BYTES: u64 = 96 << 20;
 /// Longest wait for a device that is asked for a layout.
@@ -188,11 +189,11 @@ impl Reads {
         tokio::spawn(async move {
             // Its length stands at its beginning. At the end of the segment there is nothing.
             let head = Piece { run: Run { at, bytes: ALIGN_BYTES }, ..piece };
-            let head = reads.fetch(&session, &head, 0..HEAD_BYTES).await.ok()?;
-            let bytes = u32::from_le_bytes(head.get(8..12)?.try_into().ok()?);
+            let head = reads.fetch(&session, &head, 0..DIRECTORY_HEADER_BYTES as u64).await.ok()?;
+            let (_, bytes) = directory_lengths(&head)?;
             let next = Piece { run: Run { at, bytes }, ..piece };
             let content = next.run.content_bytes(next.width);
-            if bytes == 0 || !bytes.is_multiple_of(ALIGN_BYTES) || content > WHOLE_RUN_MAX {
+            if content > WHOLE_RUN_MAX {
                 return None;
             }
             let cell = reads.kept_run(&next)?;

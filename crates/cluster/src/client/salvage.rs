@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::cluster::{ALIGN_BYTES, Entry, Item, Piece, Run, Width, decode_directory};
+use proto::cluster::{
+    ALIGN_BYTES, DIRECTORY_HEADER_BYTES, Entry, Item, Piece, Run, Width, decode_directory, directory_lengths,
+};
 use reqwest::Method;
 
 use super::access::ClusterAccess;
@@ -17,8 +19,6 @@ use crate::wire::{IndexRebuilt, Segment, SegmentList, SegmentState, Segments};
 
 /// Segments in one answer.
 const PAGE: usize = 500;
-/// Bytes at the beginning of a run that tell the length of its directory.
-const HEAD_BYTES: u64 = 24;
 /// The length that parts of a content give whose whole length was not known yet.
 const UNKNOWN: u64 = u64::MAX - 1;
 /// Wait for segments of clients that died to be sealed.
@@ -83,15 +83,11 @@ async fn settled(access: &ClusterAccess) -> Reply<(Arc<Session>, Vec<Segment>)> 
                 break;
             }
         }
-        if page_is_settled(&segments) {
+        if segments.iter().all(|segment| segment.state == SegmentState::Sealed) {
             return Ok((session, segments));
         }
         tokio::time::sleep(PAUSE).await;
     }
-}
-
-fn page_is_settled(segments: &[Segment]) -> bool {
-    segments.iter().all(|segment| segment.state == SegmentState::Sealed)
 }
 
 /// Reads the directories of all runs of a segment.
@@ -107,17 +103,13 @@ async fn read_segment(
     while at < segment.length {
         // The directory begins in the first unit, wherever the run ends.
         let head = Run { at, bytes: ALIGN_BYTES };
-        let (head, _) = fetch(session, &durations, &layout, head, 0..HEAD_BYTES).await?;
-        let number = |from: usize| {
-            let bytes = head.get(from..from + 4).and_then(|bytes| bytes.try_into().ok());
-            bytes.map(u32::from_le_bytes).ok_or_else(|| damaged(segment, at))
-        };
-        let (directory, bytes) = (u64::from(number(4)?), number(8)?);
+        let (head, _) = fetch(session, &durations, &layout, head, 0..DIRECTORY_HEADER_BYTES as u64).await?;
+        let (directory, bytes) = directory_lengths(&head).ok_or_else(|| damaged(segment, at))?;
         let run = Run { at, bytes };
-        if bytes == 0 || !bytes.is_multiple_of(ALIGN_BYTES) || directory > run.content_bytes(width) {
+        if u64::from(directory) > run.content_bytes(width) {
             return Err(damaged(segment, at));
         }
-        let (content, _) = fetch(session, &durations, &layout, run, 0..directory).await?;
+        let (content, _) = fetch(session, &durations, &layout, run, 0..u64::from(directory)).await?;
         let (items, _) = decode_directory(&content).ok_or_else(|| damaged(segment, at))?;
         for item in items {
             let Item { offset, length, sum, .. } = item;

@@ -3,12 +3,12 @@
 
 use base::wire::{Reader, Truncated};
 
-use super::checksum;
 use super::entry::NAME_BYTES_MAX;
+use super::{ALIGN_BYTES, checksum};
 
 const MAGIC: [u8; 4] = *b"DCRN";
 /// Bytes before the items; a reader takes the length of the whole from them.
-const DIRECTORY_HEADER_BYTES: usize = 24;
+pub const DIRECTORY_HEADER_BYTES: usize = 24;
 const ITEM_BYTES: usize = 42;
 
 /// What a run holds of one name.
@@ -58,6 +58,18 @@ pub fn encode_directory(items: &[Item], part_bytes: u32) -> Vec<u8> {
     let sum = checksum(&bytes);
     bytes[16..24].copy_from_slice(&sum.to_le_bytes());
     bytes
+}
+
+/// The lengths of a directory and of the parts of its run, from the first [`DIRECTORY_HEADER_BYTES`] of the run. `None`
+/// if no run begins like that; the items are not verified.
+#[must_use]
+pub fn directory_lengths(header: &[u8]) -> Option<(u32, u32)> {
+    let mut reader = Reader::new(header);
+    if reader.array::<4>() != Ok(MAGIC) {
+        return None;
+    }
+    let (directory, part_bytes) = (reader.u32().ok()?, reader.u32().ok()?);
+    (part_bytes > 0 && part_bytes.is_multiple_of(ALIGN_BYTES)).then_some((directory, part_bytes))
 }
 
 /// The items of the directory with which `content` begins, and the length of the run's parts. `None` if there is no
@@ -114,6 +126,20 @@ mod tests {
         assert_eq!(content.len(), directory_bytes(items.iter().map(|item| item.name.len())));
         content.extend([7; 100]);
         assert_eq!(decode_directory(&content), Some((items, 8192)));
+        let directory = u32::try_from(content.len() - 100).unwrap();
+        assert_eq!(directory_lengths(&content[..DIRECTORY_HEADER_BYTES]), Some((directory, 8192)));
+    }
+
+    #[test]
+    fn no_run_begins_otherwise() {
+        let whole = encode_directory(&[item("a")], 4096);
+        assert_eq!(directory_lengths(&whole[..11]), None, "it ends too early");
+        assert_eq!(directory_lengths(&[0; DIRECTORY_HEADER_BYTES]), None);
+        for part_bytes in [0u32, 1, 4095, 4097] {
+            let mut wrong = whole.clone();
+            wrong[8..12].copy_from_slice(&part_bytes.to_le_bytes());
+            assert_eq!(directory_lengths(&wrong), None, "{part_bytes}");
+        }
     }
 
     #[test]
@@ -129,7 +155,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_cause_a_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = decode_directory(&bytes);
+            let _ = (directory_lengths(&bytes), decode_directory(&bytes));
             if bytes.len() > 4 {
                 bytes[..4].copy_from_slice(&MAGIC);
             }

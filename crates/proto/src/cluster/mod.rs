@@ -17,7 +17,9 @@ mod writer;
 
 pub use batch::{BatchItem, decode_batch, encode_batch};
 pub use capability::{Capability, DeviceKey, Flaw, Request, rights};
-pub use directory::{Item, decode_directory, directory_bytes, encode_directory};
+pub use directory::{
+    DIRECTORY_HEADER_BYTES, Item, decode_directory, directory_bytes, directory_lengths, encode_directory,
+};
 pub use entry::{Entry, NAME_BYTES_MAX, PIECES_MAX, Piece};
 pub use insertion::{Insertion, Step};
 pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
