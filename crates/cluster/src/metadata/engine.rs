@@ -59,6 +59,29 @@ pub trait Engine: std::fmt::Debug + Send + Sync {
     fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool>;
 }
 
+/// Most values in one step of [`for_each`].
+const STEP: usize = 1000;
+
+/// Calls `each` with all values whose keys begin with `prefix`, in order.
+///
+/// # Errors
+/// Those of the engine and of `each`, which end the walk.
+pub(super) fn for_each(
+    engine: &dyn Engine,
+    prefix: &str,
+    mut each: impl FnMut(&str, &Stored) -> Result<()>,
+) -> Result<()> {
+    let mut after = String::new();
+    loop {
+        let found = engine.list(prefix, &after, STEP)?;
+        for (key, stored) in &found {
+            each(key, stored)?;
+        }
+        let Some((last, _)) = found.into_iter().last() else { return Ok(()) };
+        after = last;
+    }
+}
+
 /// An engine in one file, for one process.
 #[derive(Debug)]
 pub struct Embedded(Database);

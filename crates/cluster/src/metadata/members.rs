@@ -9,7 +9,7 @@ use proto::cluster::{Capability, Device, DeviceId, Holder, Map, State, place_slo
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{Metadata, SeenClient, SeenDevice, parse};
-use super::engine::{Condition, Write};
+use super::engine::{Condition, Write, for_each};
 use crate::clock::{monotonic, system_s};
 use crate::wire::{
     ClientAnswer, ClientRequest, ClusterStatus, DeviceView, Heartbeat, JoinAnswer, JoinRequest, Pulse,
@@ -17,8 +17,6 @@ use crate::wire::{
 
 /// How long capabilities last; clients and devices get new ones with each renewal.
 const CAPABILITY_S: u64 = 3600;
-/// Most records in one step of a count.
-const STEP: usize = 1000;
 
 /// What the engine keeps of a device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -35,15 +33,11 @@ fn member_key(device: DeviceId) -> String {
 impl Metadata {
     fn members(&self) -> Result<Vec<Member>> {
         let mut members = Vec::new();
-        let mut after = String::new();
-        loop {
-            let found = self.engine.list("device/", &after, STEP)?;
-            let Some((last, _)) = found.last() else { return Ok(members) };
-            after.clone_from(last);
-            for (key, stored) in &found {
-                members.push(parse::<Member>(key, &stored.value)?);
-            }
-        }
+        for_each(self.engine.as_ref(), "device/", |key, stored| {
+            members.push(parse(key, &stored.value)?);
+            Ok(())
+        })?;
+        Ok(members)
     }
 
     fn member(&self, device: DeviceId) -> Result<Member> {

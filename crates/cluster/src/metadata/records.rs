@@ -4,7 +4,7 @@ use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{Metadata, parse};
-use super::engine::{Condition, Write};
+use super::engine::{Condition, Write, for_each};
 use crate::clock::system_ns;
 use crate::wire::{PutMode, Record, RecordList, RecordName, RecordNames, RecordRequest, Records};
 
@@ -91,13 +91,11 @@ impl Metadata {
 
     pub(super) fn count_records(&self) -> Result<u64> {
         let mut count = 0;
-        let mut after = String::new();
-        loop {
-            let found = self.engine.list("record/", &after, LIST_MAX)?;
-            let Some((last, _)) = found.last() else { return Ok(count) };
-            count += found.len() as u64;
-            after.clone_from(last);
-        }
+        for_each(self.engine.as_ref(), "record/", |_, _| {
+            count += 1;
+            Ok(())
+        })?;
+        Ok(count)
     }
 }
 

@@ -5,7 +5,7 @@ use base::{Error, ErrorKind, Result};
 use proto::cluster::{DeviceId, ObjectId, choose_devices, rights};
 
 use super::cluster::{Metadata, parse};
-use super::engine::{Condition, Stored, Write};
+use super::engine::{Condition, Stored, Write, for_each};
 use crate::clock::{monotonic, system_ns};
 use crate::http::{Failure, Reply, send, send_json};
 use crate::wire::{
@@ -13,8 +13,8 @@ use crate::wire::{
     SegmentRequest, SegmentState, Segments,
 };
 
-/// Most segments in one step of a walk.
-const STEP: usize = 1000;
+/// Most segments in one answer.
+const LIST_MAX: usize = 1000;
 
 /// Where a sealed segment is kept.
 pub(super) fn key(segment: u64) -> String {
@@ -95,7 +95,7 @@ impl Metadata {
 
     /// A page of sealed segments; before the first one, all that are open.
     pub(super) fn list_segments(&self, wanted: &SegmentList) -> Result<Segments> {
-        let limit = wanted.limit.clamp(1, STEP);
+        let limit = wanted.limit.clamp(1, LIST_MAX);
         let open = self.open_segments()?;
         if wanted.after == 0 && !open.is_empty() {
             return Ok(Segments { segments: open, more: false });
@@ -110,15 +110,11 @@ impl Metadata {
 
     fn segments_below(&self, prefix: &str) -> Result<Vec<Segment>> {
         let mut segments = Vec::new();
-        let mut after = String::new();
-        loop {
-            let found = self.engine.list(prefix, &after, STEP)?;
-            let Some((last, _)) = found.last() else { return Ok(segments) };
-            after.clone_from(last);
-            for (key, stored) in &found {
-                segments.push(parse(key, &stored.value)?);
-            }
-        }
+        for_each(self.engine.as_ref(), prefix, |key, stored| {
+            segments.push(parse(key, &stored.value)?);
+            Ok(())
+        })?;
+        Ok(segments)
     }
 
     /// The client has sealed the components.
