@@ -378,7 +378,7 @@ async fn append(session: &Session, grant: &Grant, component: u8, at: u64, runs: 
         create(session, grant, number).await?;
     }
     let wait = APPEND_MAX + Duration::from_secs(body.len() as u64 / SLOWEST);
-    let path = format!("append?at={at}");
+    let path = format!("/append?at={at}");
     command(session, grant, number, &path, body, wait).await
 }
 
@@ -392,8 +392,7 @@ fn joined(mut parts: Vec<Bytes>) -> Bytes {
 }
 
 async fn create(session: &Session, grant: &Grant, component: usize) -> Reply<()> {
-    let path = format!("?bytes={COMPONENT_BYTES}");
-    match command(session, grant, component, &path, grant.layout.clone(), APPEND_MAX).await {
+    match command(session, grant, component, "", grant.layout.clone(), APPEND_MAX).await {
         // The answer to an earlier try was lost.
         Err(failure) if failure.word() == Some(Word::Exists) => Ok(()),
         done => done,
@@ -410,10 +409,7 @@ async fn command(
     wait: Duration,
 ) -> Reply<()> {
     let id = ObjectId { group: session.group(), number: grant.segment };
-    let path = match command.starts_with('?') {
-        true => format!("objects/{id}{command}"),
-        false => format!("objects/{id}/{command}"),
-    };
+    let path = format!("objects/{id}{command}");
     let device = grant.devices[component];
     let capability = Some(grant.capabilities[component].as_str());
     let mut tries = 0;
@@ -442,7 +438,7 @@ async fn command(
 
 async fn seal(session: &Session, grant: &Grant, length: u64) -> Reply<()> {
     if length > 0 {
-        let path = format!("seal?bytes={length}");
+        let path = format!("/seal?bytes={length}");
         let seals = (0..grant.devices.len())
             .map(|component| command(session, grant, component, &path, Bytes::new(), APPEND_MAX));
         // A device that does not answer, or has too little, seals its component by itself later.

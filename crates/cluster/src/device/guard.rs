@@ -82,10 +82,7 @@ impl Guard {
     }
 
     fn capability(&self, headers: &HeaderMap) -> Answer<Capability> {
-        let unknown = || {
-            let detail = "the capability is missing or forged, for another device, or revoked";
-            Problem::new(Word::Capability, detail)
-        };
+        let unknown = || refused(Flaw::Unknown);
         let text = headers.get(CAPABILITY_HEADER).ok_or_else(unknown)?;
         let bytes = BASE64.decode(text.as_bytes()).map_err(|_| unknown())?;
         let member = self.member.read();

@@ -162,9 +162,14 @@ async fn check_capability(
     Ok(next.run(request).await)
 }
 
+/// The object of a path.
+fn object_id(id: &str) -> Answer<ObjectId> {
+    id.parse().map_err(|error| Problem::new(Word::Invalid, format!("`{id}`: {error}")))
+}
+
 /// The object of a path that holds data.
 fn data_object(id: &str) -> Answer<ObjectId> {
-    let id: ObjectId = id.parse().map_err(|error| Problem::new(Word::Invalid, format!("`{id}`: {error}")))?;
+    let id = object_id(id)?;
     if id.holds_data() { Ok(id) } else { Err(Problem::new(Word::Invalid, format!("{id} holds no data"))) }
 }
 
@@ -375,7 +380,7 @@ async fn attributes(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Answer<Json<Value>> {
-    let id: ObjectId = id.parse().map_err(|error| Problem::new(Word::Invalid, format!("`{id}`: {error}")))?;
+    let id = object_id(&id)?;
     device.admit(&headers, rights::READ_ATTRIBUTES, id, (0, 0), Effect::Reads).await?;
     blocking(&device, move |device| device.attributes(id)).await.map(Json)
 }
@@ -404,7 +409,7 @@ async fn change_attribute(
     headers: &HeaderMap,
     value: Option<Bytes>,
 ) -> Answer<StatusCode> {
-    let id: ObjectId = id.parse().map_err(|error| Problem::new(Word::Invalid, format!("`{id}`: {error}")))?;
+    let id = object_id(id)?;
     let of_group = [QUOTA_ATTRIBUTE, RATE_ATTRIBUTE].contains(&(page, number));
     // What bounds a group is not for its own clients to change.
     let right = if of_group { rights::MANAGE } else { rights::WRITE_ATTRIBUTES };

@@ -4,7 +4,6 @@
 use std::path::Path;
 
 use base::{Error, ErrorKind, Result, hex};
-use parking_lot::Mutex;
 use proto::cluster::{Map, ObjectId};
 use redb::{
     Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase as _, ReadableTable as _,
@@ -77,8 +76,6 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) struct Tables {
     database: Database,
-    /// redb has one writer; waiting for it here keeps errors apart from waiting.
-    writer: Mutex<()>,
 }
 
 fn failed(error: impl Into<redb::Error>) -> Error {
@@ -88,7 +85,7 @@ fn failed(error: impl Into<redb::Error>) -> Error {
 impl Tables {
     pub(super) fn open(folder: &Path) -> Result<Self> {
         let database = crate::database::open(&folder.join("device.redb"), "the device")?;
-        let tables = Self { database, writer: Mutex::new(()) };
+        let tables = Self { database };
         tables.prepare()?;
         Ok(tables)
     }
@@ -229,7 +226,6 @@ impl Tables {
 
     /// Makes all of `changes` durable, or none.
     pub(super) fn apply(&self, changes: Vec<Change>) -> Result<()> {
-        let _alone = self.writer.lock();
         let write = self.database.begin_write().map_err(failed)?;
         for change in changes {
             apply(&write, change).map_err(failed)?;
