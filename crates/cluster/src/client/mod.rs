@@ -35,6 +35,7 @@ use tokio::runtime::{Builder, Runtime};
 pub use access::ClusterAccess;
 pub use salvage::Salvage;
 
+use crate::http::Reply;
 use crate::wire::ClusterStatus;
 use read::Reads;
 use session::Session;
@@ -92,10 +93,7 @@ impl Cluster {
     /// # Errors
     /// As [`Self::open`].
     pub fn status(access: &ClusterAccess) -> Result<ClusterStatus> {
-        let failed = |error| Error::from_io("start a thread that talks to the cluster", error);
-        let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
-        let status = runtime.block_on(session::status(access))?;
-        status.map_err(|failure| failure.into_error(&format!("ask the cluster at {access}")))
+        ask(access, session::status(access))
     }
 
     /// Declares that what a device held is gone: its parts are computed from the others, and stored elsewhere.
@@ -128,10 +126,7 @@ impl Cluster {
     }
 
     fn tell(access: &ClusterAccess, path: &str) -> Result<()> {
-        let failed = |error| Error::from_io("start a thread that talks to the cluster", error);
-        let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
-        let told = runtime.block_on(session::order(access, path))?;
-        told.map_err(|failure| failure.into_error(&format!("ask the cluster at {access}")))
+        ask(access, session::order(access, path))
     }
 
     /// Runs work of the client on its own threads, whoever waits for it.
@@ -141,6 +136,14 @@ impl Cluster {
     ) -> tokio::task::JoinHandle<T> {
         self.runtime.as_ref().expect("it is taken when dropped").spawn(work)
     }
+}
+
+/// Waits for the answer to one question.
+fn ask<T>(access: &ClusterAccess, asking: impl Future<Output = Result<Reply<T>>>) -> Result<T> {
+    let failed = |error| Error::from_io("start a thread that talks to the cluster", error);
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
+    let answer = runtime.block_on(asking)?;
+    answer.map_err(|failure| failure.into_error(&format!("ask the cluster at {access}")))
 }
 
 async fn open(access: ClusterAccess) -> Result<Arc<Parts>> {
