@@ -20,7 +20,7 @@ fn piece() -> Piece {
 }
 
 fn entries() -> Vec<Vec<u8>> {
-    let entry = Entry { stamp: 5, bytes: Some(400), pieces: vec![piece(), piece()] };
+    let entry = Entry { stamp: 5, moves: 1, bytes: Some(400), pieces: vec![piece(), piece()] };
     [entry, Entry::tombstone(6)].iter().map(Entry::encode).collect()
 }
 

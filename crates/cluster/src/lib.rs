@@ -14,6 +14,7 @@ mod clock;
 mod database;
 mod http;
 mod problem;
+mod slots;
 mod token;
 
 pub use proto::cluster::{State, Width};

@@ -86,6 +86,32 @@ pub struct Pulse {
     pub peers: BTreeMap<DeviceId, String>,
     /// Components that the device is to rebuild.
     pub rebuild: Vec<RebuildTask>,
+    /// A segment whose contents the device is to store elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compact: Option<CompactTask>,
+}
+
+/// A segment that a device is to compact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompactTask {
+    /// The segment.
+    pub segment: u64,
+    /// Its group.
+    pub group: u32,
+}
+
+/// `POST /segments/S/emptied`: all holders of the index agreed that nothing lies there any more.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EmptiedRequest {
+    /// The client that moved what lay there.
+    pub(crate) client: u64,
+}
+
+/// `GET /index/usage` of a device: bytes of content in each segment, by the slots of which it is the first holder.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct SegmentUsage {
+    /// Bytes by segment.
+    pub(crate) segments: BTreeMap<u64, u64>,
 }
 
 /// Where one component can be read.
@@ -136,6 +162,13 @@ pub struct Rebuilt {
     pub device: DeviceId,
 }
 
+/// The answer to `POST /rebalance`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Rebalanced {
+    /// Components that are to be moved.
+    pub(crate) moves: u64,
+}
+
 /// `POST /clients`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClientRequest {
@@ -170,6 +203,8 @@ pub struct SegmentRequest {
 /// A segment that was opened.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SegmentAnswer {
+    /// The client that it was opened for.
+    pub client: u64,
     /// Its number.
     pub segment: u64,
     /// Its data components.
@@ -190,6 +225,8 @@ pub enum SegmentState {
     Open,
     /// It never grows again.
     Sealed,
+    /// Nothing of any name lies there any more. Its space is used again when nobody can read it any longer.
+    Emptied,
 }
 
 /// What the metadata service knows of a segment.
@@ -213,11 +250,17 @@ pub struct Segment {
     pub client: u64,
     /// Raised when a client lost it.
     pub fence: u32,
+    /// Bytes of contents that its client stored there; 0 if the client did not tell.
+    pub content: u64,
+    /// Seconds since 1970: when it may be compacted, if it is sealed, or since when it is empty.
+    pub since: u64,
 }
 
 /// `POST /segments/list`: segments in order of their numbers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SegmentList {
+    /// Who asks. While it lives nothing is compacted: it may put entries into the index again.
+    pub(crate) client: u64,
     /// Those behind this one.
     pub(crate) after: u64,
     /// At most so many.
@@ -240,13 +283,15 @@ pub(crate) struct IndexRebuilt {
     pub(crate) epoch: u64,
 }
 
-/// `POST /segments/S/seal`.
+/// `POST /segments/S/seal`: all entries of what is there are inserted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SealRequest {
     /// The client that appended.
     pub client: u64,
     /// The length of each component.
     pub length: u64,
+    /// Bytes of the contents there.
+    pub content: u64,
 }
 
 /// How a record is put.
@@ -410,6 +455,10 @@ pub struct ClusterStatus {
     pub segments_open: u64,
     /// Sealed segments.
     pub segments_sealed: u64,
+    /// Segments whose space is used again soon.
+    pub segments_emptied: u64,
+    /// Segments that are to be compacted.
+    pub compacting: u64,
     /// Components that are to be rebuilt.
     pub rebuilding: u64,
     /// Records.

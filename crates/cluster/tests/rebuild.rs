@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests fail by it")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::Chance;
 use bytes::Bytes;
@@ -98,4 +99,45 @@ fn a_drained_device_can_be_taken_away() {
     site.stop_device(other);
     let store: Arc<dyn ObjectStore> = Arc::new(site.client(1));
     futures::executor::block_on(check(store.as_ref(), 0..25));
+}
+
+#[test]
+fn new_devices_get_their_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = ClusterSite::start_reclaiming(folder.path(), (2, 1), 4, Duration::from_secs(6));
+    let reader: Arc<dyn ObjectStore> = Arc::new(site.client(1));
+    for part in 0..12 {
+        let store = site.client(1);
+        futures::executor::block_on(put(&store, part * 4..part * 4 + 4));
+    }
+    // It knows where everything was.
+    futures::executor::block_on(check(reader.as_ref(), 0..48));
+    site.wait_for("all segments sealed", |status| status.segments_open == 0);
+    let held = |status: &cluster::wire::ClusterStatus| -> Vec<u64> {
+        status.devices.iter().map(|device| device.used).collect()
+    };
+    let before: u64 = held(&site.status()).iter().sum();
+    let new = site.add_device();
+    site.wait_for("the space of the new one to be known", |status| status.devices[new].device.free > 0);
+    let moves = Cluster::rebalance(&site.access(1)).unwrap();
+    assert!(moves > 2, "{moves}");
+    site.wait_for("all moves, and the removal of what was moved", |status| {
+        status.rebuilding == 0 && status.devices[new].used > 0 && held(status).iter().sum::<u64>() <= before
+    });
+    let after = held(&site.status());
+    let mean = before / 5;
+    assert!(after[new] > mean / 2 && after[new] < mean * 3 / 2, "{after:?} where the mean is {mean}");
+    futures::executor::block_on(check(reader.as_ref(), 0..48));
+    // Any one may go, as ever: also the new one.
+    for away in [new, 0] {
+        site.stop_device(away);
+        futures::executor::block_on(check(&site.client(1), 0..48));
+        site.start_device(away);
+        site.wait_for("it is back", |status| {
+            status
+                .devices
+                .iter()
+                .all(|device| device.device.state == cluster::State::Up && device.copying == 0)
+        });
+    }
 }

@@ -124,6 +124,7 @@ fn commands() -> Vec<(Command, u32)> {
         ),
         (Command::new(Method::POST, "index/get", &batch()), rights::READ_INDEX),
         (Command::new(Method::POST, "index", &batch()), rights::WRITE_INDEX),
+        (Command::new(Method::POST, "index/replace", &batch()), rights::WRITE_INDEX),
         (Command::new(Method::GET, "index?group=5&slots=0-3", b""), rights::LIST),
         (Command::new(Method::GET, "index/copy?group=5&slots=0-3", b""), rights::READ_INDEX),
     ]

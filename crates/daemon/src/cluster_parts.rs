@@ -59,6 +59,8 @@ pub struct MetadataOptions {
     pub width: Width,
     /// How long leases last.
     pub lease: Duration,
+    /// How long capabilities last; space of what was deleted is used again after that.
+    pub reclaim_after: Duration,
     /// Serve beyond loopback, in plain HTTP.
     pub without_tls: bool,
     /// Receives the notes.
@@ -119,7 +121,8 @@ pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
     let (runtime, listener, address) = listen(options.listen, options.without_tls)?;
     crate::private_file::make_folder(&options.folder)?;
     let engine = Arc::new(Embedded::open(&options.folder.join("metadata.redb"))?);
-    let setting = ClusterSetting { width: options.width, lease: options.lease };
+    let setting =
+        ClusterSetting { width: options.width, lease: options.lease, lifetime: options.reclaim_after };
     let metadata = {
         let _context = runtime.enter();
         Metadata::open(engine, options.token, &setting)?

@@ -25,6 +25,7 @@ pub struct ClusterSite {
     token: ClusterToken,
     width: Width,
     lease: Duration,
+    lifetime: Duration,
     metadata_port: u16,
     metadata: Option<Running>,
     devices: Vec<(u16, Option<Running>)>,
@@ -45,6 +46,11 @@ impl Drop for Running {
 impl ClusterSite {
     /// A cluster of `count` devices in `folder`, which waits until all have joined.
     pub fn start(folder: &Path, width: (u8, u8), count: usize) -> Self {
+        Self::start_reclaiming(folder, width, count, Duration::from_secs(3600))
+    }
+
+    /// As [`Self::start`], with capabilities that last for `lifetime`: so long what was deleted keeps its space.
+    pub fn start_reclaiming(folder: &Path, width: (u8, u8), count: usize, lifetime: Duration) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let mut site = Self {
             runtime,
@@ -52,6 +58,7 @@ impl ClusterSite {
             token: ClusterToken::random().unwrap(),
             width: Width::new(width.0, width.1).unwrap(),
             lease: Duration::from_millis(1500),
+            lifetime,
             metadata_port: 0,
             metadata: None,
             devices: (0..count).map(|_| (0, None)).collect(),
@@ -71,7 +78,7 @@ impl ClusterSite {
                 Err(_) => self.runtime.block_on(tokio::task::yield_now()),
             }
         };
-        let setting = ClusterSetting { width: self.width, lease: self.lease };
+        let setting = ClusterSetting { width: self.width, lease: self.lease, lifetime: self.lifetime };
         let _context = self.runtime.enter();
         let metadata = Metadata::open(engine, self.token.clone(), &setting).unwrap();
         let listener = self.listen(self.metadata_port);
@@ -123,6 +130,15 @@ impl ClusterSite {
         });
         let tasks = vec![self.runtime.spawn(serve(listener, router)), living];
         self.devices[number] = (port, Some(Running { tasks, _stop: stop }));
+    }
+
+    /// Starts one device more, and waits until it has joined. Returns its number, from 0.
+    pub fn add_device(&mut self) -> usize {
+        let number = self.devices.len();
+        self.devices.push((0, None));
+        self.start_device(number);
+        self.wait_for("the new device", |status| status.devices.len() > number);
+        number
     }
 
     /// Stops a device at once, like a process that is killed.

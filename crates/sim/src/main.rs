@@ -161,8 +161,8 @@ fn replay_peers(seed: u64, arguments: &Arguments) -> bool {
 fn replay_cluster(seed: u64, _: &Arguments) -> bool {
     let outcome = sim::run_cluster(seed);
     println!(
-        "seed {seed}: trace {:016x}, {} steps, {} contents stored, {} segments taken, {} maps",
-        outcome.trace, outcome.steps, outcome.stored, outcome.taken, outcome.epochs
+        "seed {seed}: trace {:016x}, {} steps, {} contents stored, {} segments taken, {} freed, {} maps",
+        outcome.trace, outcome.steps, outcome.stored, outcome.taken, outcome.freed, outcome.epochs
     );
     tell(&outcome.violations)
 }

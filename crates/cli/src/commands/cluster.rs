@@ -1,5 +1,6 @@
 //! `diskcast cluster`: a cluster as a whole.
 
+mod rebalance;
 mod rebuild;
 mod retire;
 mod status;
@@ -28,6 +29,7 @@ enum Command {
     Status(status::Args),
     Drain(retire::DrainArgs),
     Lost(retire::LostArgs),
+    Rebalance(rebalance::Args),
     RebuildIndex(rebuild::Args),
 }
 
@@ -37,6 +39,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Command::Status(args) => status::run(context, args),
         Command::Drain(args) => retire::drain(context, args),
         Command::Lost(args) => retire::lost(context, args),
+        Command::Rebalance(args) => rebalance::run(context, args),
         Command::RebuildIndex(args) => rebuild::run(context, args),
     }
 }

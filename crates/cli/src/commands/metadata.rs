@@ -39,6 +39,10 @@ pub(crate) struct Args {
     /// How long a device may be silent before others take its place, times one and a half
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "3s")]
     pub lease: Duration,
+    /// How long capabilities last. Space of what was deleted is used again after that: who found it before can read it
+    /// until then
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "1h")]
+    pub reclaim_after: Duration,
     #[command(flatten)]
     pub serving: Serving,
 }
@@ -65,6 +69,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         token,
         width: args.width,
         lease: args.lease,
+        reclaim_after: args.reclaim_after,
         without_tls: args.serving.no_tls,
         notes: Arc::new(move |note| output.remark(note)),
     });

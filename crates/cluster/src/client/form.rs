@@ -13,6 +13,9 @@ pub(super) struct NewPiece {
     pub(super) whole: u64,
     pub(super) from: u64,
     pub(super) content: Bytes,
+    /// The entry is inserted as soon as the piece is stored. Of a content in several pieces, and of one that is moved,
+    /// whoever stores it does that.
+    pub(super) indexed: bool,
 }
 
 /// A run, ready to be sent.
@@ -117,7 +120,7 @@ mod tests {
         let mut content = vec![0; usize::try_from(chance.below(200_000)).unwrap()];
         chance.fill(&mut content);
         let (whole, content) = (content.len() as u64, Bytes::from(content));
-        NewPiece { name: format!("piece/{number}"), stamp: number, whole, from: 0, content }
+        NewPiece { name: format!("piece/{number}"), stamp: number, whole, from: 0, content, indexed: true }
     }
 
     fn gather(parts: &[&[u8]], place: Run, width: Width, range: std::ops::Range<u64>) -> Vec<u8> {

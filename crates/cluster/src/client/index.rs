@@ -13,9 +13,9 @@ use reqwest::Method;
 
 use super::session::Session;
 use crate::clock::monotonic;
-use crate::device::slots_text;
 use crate::http::{Failure, Reply, send, send_for_bytes};
 use crate::problem::{Problem, Word};
+use crate::slots::slots_text;
 use crate::wire::MORE_HEADER;
 
 /// How long the index may refuse before a caller hears of it: longer than it takes to replace a device that died.
@@ -29,6 +29,18 @@ pub(super) const BATCH: usize = 512;
 /// Entries in one answer of a listing.
 const PAGE: usize = 4096;
 
+/// What is asked of one holder about names.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Question {
+    /// What it has.
+    Get,
+    /// To put an entry in the place of another one, and what it has then.
+    Replace {
+        /// The number under which the segments were opened that the entries name, if they name new ones.
+        opened_as: Option<u64>,
+    },
+}
+
 /// One part of a listing: a device, and the slots that it answers for.
 #[derive(Debug, Clone)]
 pub(super) struct Share {
@@ -37,19 +49,20 @@ pub(super) struct Share {
 }
 
 impl Session {
-    /// Inserts entries; returns when all holders have them.
-    pub(super) async fn insert(&self, entries: &[(String, Vec<u8>)]) -> Reply<()> {
+    /// Inserts entries; returns when all holders have them. `client`: the number under which the segments were opened
+    /// that they name, if they name any.
+    pub(super) async fn insert(&self, entries: &[(String, Vec<u8>)], client: Option<u64>) -> Reply<()> {
         for batch in entries.chunks(BATCH) {
-            self.insert_batch(batch).await?;
+            self.insert_batch(batch, client).await?;
         }
         Ok(())
     }
 
-    async fn insert_batch(&self, entries: &[(String, Vec<u8>)]) -> Reply<()> {
+    async fn insert_batch(&self, entries: &[(String, Vec<u8>)], client: Option<u64>) -> Reply<()> {
         let end = monotonic() + PATIENCE;
         let mut entries = entries.to_vec();
         loop {
-            match self.insert_stamped(&entries, end).await {
+            match self.insert_stamped(&entries, client, end).await {
                 Err(Failure::Refused(Problem { word: Word::Stale, number: Some(newer), .. }))
                     if monotonic() < end =>
                 {
@@ -63,7 +76,12 @@ impl Session {
         }
     }
 
-    async fn insert_stamped(&self, entries: &[(String, Vec<u8>)], end: Instant) -> Reply<()> {
+    async fn insert_stamped(
+        &self,
+        entries: &[(String, Vec<u8>)],
+        client: Option<u64>,
+        end: Instant,
+    ) -> Reply<()> {
         let mut insertion = Insertion::new(entries.iter().map(|(name, _)| slot_of(name)).collect());
         let mut last = Failure::Unreachable("the index has too few devices".to_owned());
         loop {
@@ -73,13 +91,15 @@ impl Session {
                 Step::Send(requests) => {
                     let mut answers: FuturesUnordered<_> = requests
                         .into_iter()
-                        .map(|(device, chosen)| self.insert_at(&map, device, entries, chosen))
+                        .map(|(device, chosen)| self.insert_at(&map, device, (entries, client), chosen))
                         .collect();
                     let mut step = Step::Wait;
                     while let Some((device, answer)) = answers.next().await {
                         match answer {
                             Ok(()) => step = insertion.acknowledged(device, map.epoch),
-                            Err(failure) if failure.word() == Some(Word::Stale) => return Err(failure),
+                            Err(failure) if matches!(failure.word(), Some(Word::Stale | Word::Fenced)) => {
+                                return Err(failure);
+                            }
                             Err(failure) => last = failure,
                         }
                     }
@@ -97,7 +117,7 @@ impl Session {
         &self,
         map: &Map,
         device: DeviceId,
-        entries: &[(String, Vec<u8>)],
+        (entries, client): (&[(String, Vec<u8>)], Option<u64>),
         chosen: Vec<usize>,
     ) -> (DeviceId, Reply<()>) {
         let item = |&at: &usize| BatchItem {
@@ -107,6 +127,9 @@ impl Session {
         };
         let items: Vec<_> = chosen.iter().map(item).collect();
         let request = self.to_device(map, device, Method::POST, "index", None);
+        if let Err(failure) = self.is_still(client) {
+            return (device, Err(failure));
+        }
         let answer = send(request.body(encode_batch(&items)).timeout(HOLDER_MAX)).await;
         (device, answer.map(drop))
     }
@@ -120,7 +143,7 @@ impl Session {
             // Nobody is ready to tell.
             Err(_) => false,
         };
-        match self.insert_stamped(&[(name.to_owned(), entry.encode())], end).await {
+        match self.insert_stamped(&[(name.to_owned(), entry.encode())], None, end).await {
             Ok(()) => Ok(!known),
             // There is a newer one, or the name was deleted.
             Err(failure) if failure.word() == Some(Word::Stale) => Ok(false),
@@ -129,7 +152,7 @@ impl Session {
     }
 
     /// Gets the map again, after a pause if it is the same. `Err` if the time is over.
-    async fn rest(&self, map: &Map, end: Instant) -> Result<(), ()> {
+    pub(super) async fn rest(&self, map: &Map, end: Instant) -> Result<(), ()> {
         if monotonic() > end {
             return Err(());
         }
@@ -210,10 +233,36 @@ impl Session {
         let item =
             |&at: &usize| BatchItem { group: self.group(), name: names[at].clone(), entry: Vec::new() };
         let items: Vec<_> = chosen.iter().map(item).collect();
-        let request = self.to_device(map, device, Method::POST, "index/get", None);
-        let body = send_for_bytes(request.body(encode_batch(&items)).timeout(HOLDER_MAX)).await?;
-        let answer = decode_batch(&body).filter(|answer| answer.len() == items.len()).ok_or_else(no_batch)?;
+        let answer = self.ask_index(map, device, Question::Get, &items).await?;
         Ok(answer.iter().map(|item| stored(&item.entry)).collect())
+    }
+
+    /// Asks one holder; answers what it has of each name then.
+    pub(super) async fn ask_index(
+        &self,
+        map: &Map,
+        device: DeviceId,
+        question: Question,
+        items: &[BatchItem],
+    ) -> Reply<Vec<BatchItem>> {
+        let (path, opened_as, names) = match question {
+            Question::Get => ("index/get", None, items.len()),
+            Question::Replace { opened_as } => ("index/replace", opened_as, items.len() / 2),
+        };
+        let request = self.to_device(map, device, Method::POST, path, None);
+        self.is_still(opened_as)?;
+        let body = send_for_bytes(request.body(encode_batch(items)).timeout(HOLDER_MAX)).await?;
+        decode_batch(&body).filter(|answer| answer.len() == names).ok_or_else(no_batch)
+    }
+
+    /// Fails if the lease ended since segments were opened as this client. To be called after a request got its
+    /// capability: so that of another client is never sent with entries that name these segments.
+    fn is_still(&self, opened_as: Option<u64>) -> Reply<()> {
+        if opened_as.is_none_or(|client| client == self.client()) {
+            return Ok(());
+        }
+        let detail = "the client's lease in the cluster ended while it stored this: it is to be stored again";
+        Err(Failure::Refused(Problem::new(Word::Fenced, detail)))
     }
 
     /// Who answers for which slots of a listing. Fails if a slot has no ready holder that answers.

@@ -5,17 +5,23 @@
 //! - `index` inserts and finds entries
 //! - `form` lays out runs and computes parity
 //! - `write` drives `proto::cluster::Writer`
+//! - `hold` keeps segments from being compacted while entries are on their way
 //! - `fetch` reads ranges of runs, also without some components
 //! - `read` reads contents by their entries; caches runs
 //! - `records` names that only one client can create
+//! - `directories` what is in a segment
+//! - `compact` stores what is in use of a segment elsewhere
 //! - `salvage` rebuilds the index from the segments
 //! - `names` what `store` asks for, over these
 //! - `object_store` the trait
 
 mod access;
+mod compact;
+mod directories;
 mod errors;
 mod fetch;
 mod form;
+mod hold;
 mod index;
 mod multipart;
 mod names;
@@ -33,6 +39,7 @@ use base::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Runtime};
 
 pub use access::ClusterAccess;
+pub(crate) use compact::{Pace, compact};
 pub use salvage::Salvage;
 
 use crate::http::Reply;
@@ -110,6 +117,15 @@ impl Cluster {
     /// As [`Self::declare_lost`].
     pub fn drain(access: &ClusterAccess, device: u32) -> Result<()> {
         Self::tell(access, &format!("devices/{device}/drain"))
+    }
+
+    /// Moves parts from devices that are fuller than others, as after new ones joined. Returns how many are to be
+    /// moved.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn rebalance(access: &ClusterAccess) -> Result<u64> {
+        ask(access, session::rebalance(access))
     }
 
     /// Rebuilds the index of all groups from what lies on the devices, and tells `told` how far it is. Contents that

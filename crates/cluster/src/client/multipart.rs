@@ -5,12 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use object_store::{Error, MultipartUpload, PutPayload, PutResult, Result, UploadPart};
-use proto::cluster::Piece;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::Parts;
 use super::errors::{STORE, error};
+use super::hold::Stored;
 use crate::http::Reply;
 
 /// One content in parts.
@@ -20,7 +20,7 @@ pub(super) struct Upload {
     name: String,
     stamp: u64,
     bytes: u64,
-    stored: Vec<JoinHandle<Reply<Vec<Piece>>>>,
+    stored: Vec<JoinHandle<Reply<Vec<Stored>>>>,
 }
 
 impl std::fmt::Debug for Upload {
@@ -66,7 +66,7 @@ impl MultipartUpload for Upload {
         for stored in self.stored.drain(..) {
             pieces.extend(stored.await.map_err(ended)?.map_err(|failure| error(failure, &self.name))?);
         }
-        let length: u64 = pieces.iter().map(|piece| u64::from(piece.length)).sum();
+        let length: u64 = pieces.iter().map(|stored: &Stored| u64::from(stored.piece.length)).sum();
         if length != self.bytes {
             return Err(Error::Generic { store: STORE, source: "a part of the upload is missing".into() });
         }

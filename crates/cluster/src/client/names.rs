@@ -8,10 +8,11 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use futures::stream::{StreamExt as _, TryStreamExt as _};
-use proto::cluster::{Entry, NAME_BYTES_MAX, PIECE_BYTES_MAX, PIECES_MAX, Piece};
+use proto::cluster::{Entry, NAME_BYTES_MAX, PIECE_BYTES_MAX, PIECES_MAX};
 
 use super::Parts;
 use super::form::NewPiece;
+use super::hold::Stored;
 use super::records::{HIDDEN, Value};
 use crate::http::{Failure, Reply};
 use crate::problem::{Problem, Word};
@@ -57,10 +58,20 @@ impl Found {
 impl Parts {
     /// Stores a content under a name, durably, over what is there. Returns its tag.
     pub(super) async fn put(&self, name: &str, content: Bytes) -> Reply<String> {
+        match self.put_once(name, content.clone()).await {
+            // The lease ended meanwhile: now there is another one.
+            Err(failure) if failure.word() == Some(Word::Fenced) => self.put_once(name, content).await,
+            outcome => outcome,
+        }
+    }
+
+    async fn put_once(&self, name: &str, content: Bytes) -> Reply<String> {
         let stamp = self.session.stamp();
         let bytes = content.len() as u64;
         if bytes > 0 && bytes <= u64::from(PIECE_BYTES_MAX) {
-            self.store_piece(name, stamp, bytes, 0, content).await?;
+            let piece =
+                NewPiece { name: name.to_owned(), stamp, whole: bytes, from: 0, content, indexed: true };
+            self.store_piece(piece).await?;
         } else {
             let pieces = self.store_pieces(name, stamp, bytes, 0, content).await?;
             self.finish(name, stamp, pieces).await?;
@@ -77,37 +88,39 @@ impl Parts {
         whole: u64,
         from: u64,
         content: Bytes,
-    ) -> Reply<Vec<Piece>> {
+    ) -> Reply<Vec<Stored>> {
         let step = PIECE_BYTES_MAX as usize;
         let cuts =
             (0..content.len()).step_by(step).map(|at| (at, content.slice(at..content.len().min(at + step))));
-        let stores = cuts.map(|(at, part)| self.store_piece(name, stamp, whole, from + at as u64, part));
+        let stores = cuts.map(|(at, content)| {
+            let (name, from) = (name.to_owned(), from + at as u64);
+            self.store_piece(NewPiece { name, stamp, whole, from, content, indexed: false })
+        });
         futures::stream::iter(stores).buffered(PIECES_AT_ONCE).try_collect().await
     }
 
-    async fn store_piece(
-        &self,
-        name: &str,
-        stamp: u64,
-        whole: u64,
-        from: u64,
-        content: Bytes,
-    ) -> Reply<Piece> {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+    async fn store_piece(&self, piece: NewPiece) -> Reply<Stored> {
+        if piece.name.is_empty() || piece.name.len() > NAME_BYTES_MAX {
             return Err(Failure::Refused(Problem::new(Word::Invalid, "a name has 1 to 1024 bytes")));
         }
-        let piece = NewPiece { name: name.to_owned(), stamp, whole, from, content };
         self.writes.store(piece).await.map_err(|failure| (*failure).clone())
     }
 
     /// Puts the entry of a content whose pieces are stored.
-    pub(super) async fn finish(&self, name: &str, stamp: u64, pieces: Vec<Piece>) -> Reply<()> {
-        if pieces.len() > PIECES_MAX {
+    pub(super) async fn finish(&self, name: &str, stamp: u64, stored: Vec<Stored>) -> Reply<()> {
+        if stored.len() > PIECES_MAX {
             return Err(Failure::Refused(Problem::new(Word::Full, "a content has at most 128 GiB")));
         }
+        let pieces: Vec<_> = stored.iter().map(|stored| stored.piece).collect();
         let bytes = pieces.iter().map(|piece| u64::from(piece.length)).sum();
-        let entry = Entry { stamp, bytes: Some(bytes), pieces };
-        self.session.insert(&[(name.to_owned(), entry.encode())]).await?;
+        let entry = Entry { stamp, moves: 0, bytes: Some(bytes), pieces };
+        // The oldest number: if the lease ended since the first piece was stored, that one may be gone.
+        let client = stored.iter().map(|stored| stored.hold.client()).min();
+        let inserted = self.session.insert(&[(name.to_owned(), entry.encode())], client).await;
+        if inserted.is_err() {
+            stored.iter().for_each(|stored| stored.hold.doubt());
+        }
+        inserted?;
         self.reads.forget(name);
         Ok(())
     }
@@ -143,10 +156,21 @@ impl Parts {
         }
     }
 
-    /// Reads a range of a content.
-    pub(super) async fn read(&self, found: &Found, range: Range<u64>) -> Reply<Bytes> {
+    /// Reads a range of the content of `name`, which was found before.
+    pub(super) async fn read(&self, name: &str, found: &Found, range: Range<u64>) -> Reply<Bytes> {
         match found {
-            Found::Entry(entry) => self.reads.read(&self.session, entry, range).await,
+            Found::Entry(entry) => match self.reads.read(&self.session, entry, range.clone()).await {
+                Ok(bytes) => Ok(bytes),
+                Err(failure) => {
+                    // It may have been moved since then, and its place be in use for something else.
+                    self.reads.forget(name);
+                    let now = self.entries(&[name.to_owned()]).await?.remove(0);
+                    match now.filter(|now| now.stamp == entry.stamp && now.moves > entry.moves) {
+                        Some(moved) => self.reads.read(&self.session, &moved, range).await,
+                        None => Err(failure),
+                    }
+                }
+            },
             Found::Record(_, Value::Inline(content)) => Ok(content.slice(indices(&range))),
             Found::Record(record, Value::Named { name, bytes, digest }) => {
                 let missing = || {
@@ -184,7 +208,7 @@ impl Parts {
         let stored = names.iter().zip(&entries).filter(|(_, entry)| entry.is_some());
         let tombstones: Vec<_> =
             stored.map(|(name, _)| (name.clone(), Entry::tombstone(self.session.stamp()).encode())).collect();
-        self.session.insert(&tombstones).await?;
+        self.session.insert(&tombstones, None).await?;
         names.iter().for_each(|name| self.reads.forget(name));
         let mut contents = Vec::new();
         for record in &removed {

@@ -240,7 +240,8 @@ fn content(
             let (parts, own, found, name) =
                 (Arc::clone(&parts), own.clone(), Arc::clone(&found), name.clone());
             async move {
-                let read = own.spawn(async move { parts.read(&found, step).await });
+                let wanted = name.clone();
+                let read = own.spawn(async move { parts.read(&wanted, &found, step).await });
                 let read =
                     read.await.map_err(|source| Error::Generic { store: STORE, source: Box::new(source) })?;
                 read.map_err(|failure| error(failure, &name))

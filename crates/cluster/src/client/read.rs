@@ -99,6 +99,11 @@ impl Reads {
         Ok(whole.freeze())
     }
 
+    /// Reads a piece; it has its checksum.
+    pub(super) async fn whole_piece(self: &Arc<Self>, session: &Arc<Session>, piece: Piece) -> Reply<Bytes> {
+        self.piece(session, piece, 0..u64::from(piece.length)).await
+    }
+
     async fn piece(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -216,7 +221,8 @@ impl Reads {
             for item in items.into_iter().filter(|item| item.whole == u64::from(item.length)) {
                 let (offset, length, sum) = (item.offset, item.length, item.sum);
                 let place = Piece { segment: piece.segment, run, width, offset, length, sum };
-                let entry = Entry { stamp: item.stamp, bytes: Some(item.whole), pieces: vec![place] };
+                let entry =
+                    Entry { stamp: item.stamp, moves: 0, bytes: Some(item.whole), pieces: vec![place] };
                 kept.names.insert(item.name, (key, entry));
             }
         }

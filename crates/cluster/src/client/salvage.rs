@@ -5,16 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::cluster::{
-    ALIGN_BYTES, DIRECTORY_HEADER_BYTES, Entry, Item, Piece, Run, Width, decode_directory, directory_lengths,
-};
+use proto::cluster::{Entry, Item, Piece};
 use reqwest::Method;
 
 use super::access::ClusterAccess;
-use super::fetch::{Durations, Layout, fetch};
+use super::directories::read_directories;
 use super::session::Session;
 use crate::http::{Failure, Reply};
-use crate::problem::{Problem, Word};
 use crate::wire::{IndexRebuilt, Segment, SegmentList, SegmentState, Segments};
 
 /// Segments in one answer.
@@ -51,7 +48,11 @@ pub(super) async fn salvage(access: &ClusterAccess, told: impl Fn(&Salvage)) -> 
         let session = Session::open(access).await.map_err(|error| Failure::Refused(error.into()))?;
         let mut found: BTreeMap<String, BTreeMap<u64, Pieces>> = BTreeMap::new();
         for segment in segments.iter().filter(|segment| segment.group == group) {
-            if read_segment(&session, segment, &mut found).await.is_err() {
+            let each = |item: Item, piece| {
+                let stamps = found.entry(item.name).or_default();
+                stamps.entry(item.stamp).or_default().insert(item.from, (piece, item.whole));
+            };
+            if read_directories(&session, segment, each).await.is_err() {
                 done.unreadable += 1;
             }
             done.segments += 1;
@@ -73,11 +74,13 @@ pub(super) async fn salvage(access: &ClusterAccess, told: impl Fn(&Salvage)) -> 
 /// All segments, once those of clients that died are sealed.
 async fn settled(access: &ClusterAccess) -> Reply<(Arc<Session>, Vec<Segment>)> {
     let session = Session::open(access.clone()).await.map_err(|error| Failure::Refused(error.into()))?;
+    let client = session.client();
     loop {
         let mut segments = Vec::new();
         loop {
             let after = segments.last().map_or(0, |segment: &Segment| segment.segment);
-            let page: Segments = session.ask("segments/list", &SegmentList { after, limit: PAGE }).await?;
+            let page: Segments =
+                session.ask("segments/list", &SegmentList { client, after, limit: PAGE }).await?;
             segments.extend(page.segments);
             if !page.more {
                 break;
@@ -88,43 +91,6 @@ async fn settled(access: &ClusterAccess) -> Reply<(Arc<Session>, Vec<Segment>)> 
         }
         tokio::time::sleep(PAUSE).await;
     }
-}
-
-/// Reads the directories of all runs of a segment.
-async fn read_segment(
-    session: &Session,
-    segment: &Segment,
-    found: &mut BTreeMap<String, BTreeMap<u64, Pieces>>,
-) -> Reply<()> {
-    let width = Width::new(segment.k, segment.m).ok_or_else(|| damaged(segment, 0))?;
-    let layout = Layout { segment: segment.segment, width, devices: segment.devices.clone() };
-    let durations = Durations::default();
-    let mut at = 0;
-    while at < segment.length {
-        // The directory begins in the first unit, wherever the run ends.
-        let head = Run { at, bytes: ALIGN_BYTES };
-        let (head, _) = fetch(session, &durations, &layout, head, 0..DIRECTORY_HEADER_BYTES as u64).await?;
-        let (directory, bytes) = directory_lengths(&head).ok_or_else(|| damaged(segment, at))?;
-        let run = Run { at, bytes };
-        if u64::from(directory) > run.content_bytes(width) {
-            return Err(damaged(segment, at));
-        }
-        let (content, _) = fetch(session, &durations, &layout, run, 0..u64::from(directory)).await?;
-        let (items, _) = decode_directory(&content).ok_or_else(|| damaged(segment, at))?;
-        for item in items {
-            let Item { offset, length, sum, .. } = item;
-            let piece = Piece { segment: segment.segment, run, width, offset, length, sum };
-            let stamps = found.entry(item.name).or_default();
-            stamps.entry(item.stamp).or_default().insert(item.from, (piece, item.whole));
-        }
-        at = run.end();
-    }
-    Ok(())
-}
-
-fn damaged(segment: &Segment, at: u64) -> Failure {
-    let detail = format!("segment {} has no directory at {at}", segment.segment);
-    Failure::Refused(Problem::new(Word::Damaged, detail))
 }
 
 /// The entry of a content, if its pieces are all there.
@@ -140,5 +106,6 @@ fn entry(stamp: u64, pieces: &Pieces) -> Option<Entry> {
     if *whole != UNKNOWN && *whole != end {
         return None;
     }
-    Some(Entry { stamp, bytes: Some(end), pieces: pieces.values().map(|(piece, _)| *piece).collect() })
+    let pieces = pieces.values().map(|(piece, _)| *piece).collect();
+    Some(Entry { stamp, moves: 0, bytes: Some(end), pieces })
 }

@@ -15,7 +15,8 @@ use serde::de::DeserializeOwned;
 use super::access::ClusterAccess;
 use crate::clock::{monotonic, system_ns};
 use crate::http::{Reply, ask_in_turn, json, with_json};
-use crate::wire::{CAPABILITY_HEADER, ClientAnswer, ClientRequest, ClusterStatus, EPOCH_HEADER};
+use crate::problem::Word;
+use crate::wire::{CAPABILITY_HEADER, ClientAnswer, ClientRequest, ClusterStatus, EPOCH_HEADER, Rebalanced};
 
 /// Longest wait for an answer of the metadata service.
 const METADATA_MAX: Duration = Duration::from_secs(10);
@@ -99,10 +100,16 @@ impl Session {
         let rest = RENEW_PAUSE.saturating_sub(monotonic().since(*last));
         tokio::time::sleep(rest).await;
         let path = format!("clients/{}/renew", self.client());
-        let answer: Reply<ClientAnswer> = self.ask(&path, &ClientRequest { group: self.group() }).await;
+        let request = ClientRequest { group: self.group() };
+        let mut answer: Reply<ClientAnswer> = self.ask(&path, &request).await;
+        if answer.as_ref().is_err_and(|failure| failure.word() == Some(Word::Missing)) {
+            // It was silent for too long: it goes on as another client.
+            answer = self.ask("clients", &request).await;
+        }
         *last = monotonic();
         let answer = answer?;
         let mut known = self.known.write();
+        known.client = answer.client;
         known.lease = Duration::from_millis(answer.lease_ms);
         if answer.map.epoch >= known.map.epoch {
             known.map = Arc::new(answer.map);
@@ -215,6 +222,12 @@ fn to(http: &Client, access: &ClusterAccess, method: Method, address: &str, path
 /// The status of the cluster.
 pub(super) async fn status(access: &ClusterAccess) -> Result<Reply<ClusterStatus>> {
     Ok(get(&crate::http::client()?, access, "status").await)
+}
+
+/// Orders parts to be moved; returns how many.
+pub(super) async fn rebalance(access: &ClusterAccess) -> Result<Reply<u64>> {
+    let planned: Reply<Rebalanced> = ask(&crate::http::client()?, access, "rebalance", &()).await;
+    Ok(planned.map(|planned| planned.moves))
 }
 
 /// An operator's order.

@@ -16,6 +16,7 @@ use reqwest::Method;
 use tokio::sync::{mpsc, oneshot};
 
 use super::form::{Formed, NewPiece, form};
+use super::hold::{Hold, Released, Stored};
 use super::index::wants_renewal;
 use super::session::Session;
 use crate::clock::monotonic;
@@ -46,7 +47,7 @@ const SLOWEST: u64 = 4 << 20;
 const QUEUE: usize = 64;
 
 /// What became of a piece.
-type Placed = Result<Piece, Arc<Failure>>;
+type Placed = Result<Stored, Arc<Failure>>;
 
 /// Hands pieces to the writers' tasks. Long pieces have writers of their own, several, so that one sends while another
 /// waits for disks; short ones share one, so that as many as possible are stored at once.
@@ -67,10 +68,20 @@ enum Input {
     Finish(oneshot::Sender<()>),
 }
 
+/// A segment that is appended to, or whose entries are not all inserted.
+struct Open {
+    grant: Arc<Grant>,
+    hold: Hold,
+    released: Released,
+    /// Bytes of contents in its complete runs.
+    content: u64,
+}
+
 /// The devices of a segment, and what opens them.
 #[derive(Debug)]
 struct Grant {
     segment: u64,
+    client: u64,
     capabilities: Vec<String>,
     devices: Vec<DeviceId>,
     layout: Bytes,
@@ -89,8 +100,8 @@ struct Task {
     own: mpsc::WeakSender<Input>,
     pieces: HashMap<ItemId, Waiting>,
     next_item: u64,
-    runs: HashMap<RunId, (Vec<ItemId>, FormedRun)>,
-    grants: HashMap<u64, Arc<Grant>>,
+    runs: HashMap<RunId, (u64, Vec<ItemId>, FormedRun)>,
+    segments: HashMap<u64, Open>,
     /// When pieces began to wait: since the last run that all components took.
     waits_since: Option<Instant>,
     /// Failures of components and segments since then.
@@ -121,7 +132,7 @@ impl Writes {
             pieces: HashMap::new(),
             next_item: 0,
             runs: HashMap::new(),
-            grants: HashMap::new(),
+            segments: HashMap::new(),
             waits_since: None,
             failures: 0,
             seals: Arc::default(),
@@ -131,7 +142,7 @@ impl Writes {
         inputs
     }
 
-    /// Stores a piece durably. If it is the whole content of its name, the index has it, too, when this returns.
+    /// Stores a piece durably. If it is to be indexed, the index has it, too, when this returns.
     pub(super) async fn store(&self, piece: NewPiece) -> Placed {
         let (placed, answer) = oneshot::channel();
         let ended = || Arc::new(Failure::Unreachable("the client of the cluster has ended".to_owned()));
@@ -227,11 +238,14 @@ impl Task {
                 });
                 let grant = Grant {
                     segment: answer.segment,
+                    client: answer.client,
                     capabilities: answer.capabilities,
                     devices: answer.devices.clone(),
                     layout: Bytes::from(layout.to_string()),
                 };
-                self.grants.insert(answer.segment, Arc::new(grant));
+                let (hold, released) = Hold::new(answer.client);
+                let open = Open { grant: Arc::new(grant), hold, released, content: 0 };
+                self.segments.insert(answer.segment, open);
                 self.writer.opened(SegmentRight { segment: answer.segment, width, devices: answer.devices });
             }
             Err(failure) => {
@@ -310,14 +324,14 @@ impl Task {
         let formed = formed.boxed().shared();
         // It begins now, whoever waits for it first.
         tokio::spawn(formed.clone());
-        self.runs.insert(run, (items, formed));
+        self.runs.insert(run, (segment, items, formed));
     }
 
     fn append(&self, segment: u64, component: u8, at: u64, runs: &[RunId]) {
-        let Some(grant) = self.grants.get(&segment).cloned() else { return };
+        let Some(grant) = self.segments.get(&segment).map(|open| Arc::clone(&open.grant)) else { return };
         let (session, own) = (Arc::clone(&self.session), self.own.clone());
         let runs: Vec<_> =
-            runs.iter().filter_map(|run| self.runs.get(run)).map(|(_, run)| run.clone()).collect();
+            runs.iter().filter_map(|run| self.runs.get(run)).map(|(_, _, run)| run.clone()).collect();
         tokio::spawn(async move {
             let done = append(&session, &grant, component, at, runs).await;
             if done.is_err() {
@@ -330,24 +344,32 @@ impl Task {
     }
 
     fn insert(&mut self, run: RunId) {
-        let Some((items, formed)) = self.runs.get(&run) else { return };
+        let Some((segment, items, formed)) = self.runs.get(&run) else { return };
         let (session, own, formed) = (Arc::clone(&self.session), self.own.clone(), formed.clone());
         let waiting: Vec<_> = items.iter().filter_map(|item| self.pieces.remove(item)).collect();
+        let open = self.segments.get_mut(segment).expect("it is sealed after its entries were inserted");
+        open.content += waiting.iter().map(|waiting| waiting.piece.content.len() as u64).sum::<u64>();
+        let hold = open.hold.clone();
         tokio::spawn(async move {
             let formed = formed.await;
             let of_piece = |(waiting, piece): (&Waiting, &Piece)| {
                 let new = &waiting.piece;
-                // The entry of a content of several pieces waits for all of them.
-                (u64::from(piece.length) == new.whole).then(|| {
-                    let entry = Entry { stamp: new.stamp, bytes: Some(new.whole), pieces: vec![*piece] };
+                new.indexed.then(|| {
+                    let (stamp, bytes) = (new.stamp, Some(new.whole));
+                    let entry = Entry { stamp, moves: 0, bytes, pieces: vec![*piece] };
                     (new.name.clone(), entry.encode())
                 })
             };
             let entries: Vec<_> = waiting.iter().zip(&formed.pieces).filter_map(of_piece).collect();
-            let inserted = session.insert(&entries).await.map_err(Arc::new);
-            for (waiting, piece) in waiting.into_iter().zip(&formed.pieces) {
-                let _ = waiting.placed.send(inserted.clone().map(|()| *piece));
+            let inserted = session.insert(&entries, Some(hold.client())).await.map_err(Arc::new);
+            if inserted.is_err() {
+                hold.doubt();
             }
+            for (waiting, piece) in waiting.into_iter().zip(&formed.pieces) {
+                let stored = || Stored { piece: *piece, hold: hold.clone() };
+                let _ = waiting.placed.send(inserted.clone().map(|()| stored()));
+            }
+            drop(hold);
             if let Some(own) = own.upgrade() {
                 let _ = own.send(Input::Inserted(run)).await;
             }
@@ -355,13 +377,14 @@ impl Task {
     }
 
     fn seal(&mut self, segment: u64, length: u64) {
-        let Some(grant) = self.grants.remove(&segment) else { return };
+        let Some(Open { grant, hold, released, content }) = self.segments.remove(&segment) else { return };
+        drop(hold);
         let session = Arc::clone(&self.session);
         let mut seals = self.seals.lock();
         while seals.try_join_next().is_some() {}
         // What does not work here, the metadata service does when the client's lease has ended.
         seals.spawn(async move {
-            let _ = seal(&session, &grant, length).await;
+            let _ = seal(&session, &grant, (length, content), released).await;
         });
     }
 }
@@ -436,7 +459,12 @@ async fn command(
     }
 }
 
-async fn seal(session: &Session, grant: &Grant, length: u64) -> Reply<()> {
+async fn seal(
+    session: &Session,
+    grant: &Grant,
+    (length, content): (u64, u64),
+    released: Released,
+) -> Reply<()> {
     if length > 0 {
         let path = format!("/seal?bytes={length}");
         let seals = (0..grant.devices.len())
@@ -444,6 +472,10 @@ async fn seal(session: &Session, grant: &Grant, length: u64) -> Reply<()> {
         // A device that does not answer, or has too little, seals its component by itself later.
         futures::future::join_all(seals).await;
     }
-    let request = SealRequest { client: session.client(), length };
+    if !released.wait().await {
+        // The metadata service takes the segment when this client is gone.
+        return Ok(());
+    }
+    let request = SealRequest { client: grant.client, length, content };
     session.tell(Method::POST, &format!("segments/{}/seal", grant.segment), &request).await
 }

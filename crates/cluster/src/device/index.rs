@@ -1,7 +1,7 @@
 //! The part of the index that the device holds: entries by group and name, slot by slot.
 //! formats/cluster.md, section 3.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use proto::cluster::{BatchItem, DeviceId, Entry, Map, SLOTS, slot_of};
 use redb::ReadableTable as _;
 
 use super::commit::Commits;
-use super::tables::{Change, INDEX, Tables};
+use super::tables::{Change, INDEX, Replacement, Tables};
 
 /// Names that one change forgets.
 const FORGET_BATCH: usize = 4096;
@@ -71,19 +71,46 @@ impl Index {
         self.commits.now(vec![Change::Entries(entries)])
     }
 
-    /// The largest stamp that an entry here has over the one in `items` of the same name, if any has.
+    /// The largest stamp of entries here that are newer than the ones in `items` of the same names, or as new and
+    /// others, if there are any.
     pub(super) fn newer(&self, items: &[BatchItem]) -> Result<Option<u64>> {
         let read = self.tables.read()?;
         let table = read.open_table(INDEX).map_err(failed)?;
         let mut newest = None;
         for item in items {
-            let held = table.get((item.group, item.name.as_str())).map_err(failed)?;
-            let held = held.and_then(|held| Entry::stamp_of(held.value()));
-            if held > Entry::stamp_of(&item.entry) {
-                newest = newest.max(held);
+            let Some(held) = table.get((item.group, item.name.as_str())).map_err(failed)? else { continue };
+            let version = Entry::version_of(held.value());
+            if held.value() != item.entry && version >= Entry::version_of(&item.entry) {
+                newest = newest.max(version.map(|version| version.stamp));
             }
         }
         Ok(newest)
+    }
+
+    /// Puts new entries in the place of those that are as supposed, durably. The caller has checked that they are
+    /// entries.
+    pub(super) fn replace(&self, entries: Vec<Replacement>) -> Result<()> {
+        {
+            let mut used = self.used.lock();
+            entries.iter().for_each(|entry| used[slot_of(&entry.name)] = true);
+        }
+        self.commits.now(vec![Change::Replace(entries)])
+    }
+
+    /// The bytes of content in each segment, by the entries of `slots` and all groups.
+    pub(super) fn usage(&self, slots: &HashSet<usize>) -> Result<BTreeMap<u64, u64>> {
+        let read = self.tables.read()?;
+        let mut usage = BTreeMap::new();
+        for row in read.open_table(INDEX).map_err(failed)?.iter().map_err(failed)? {
+            let (key, value) = row.map_err(failed)?;
+            if !slots.contains(&slot_of(key.value().1)) {
+                continue;
+            }
+            for piece in Entry::decode(value.value()).map(|entry| entry.pieces).unwrap_or_default() {
+                *usage.entry(piece.segment).or_default() += u64::from(piece.length);
+            }
+        }
+        Ok(usage)
     }
 
     /// The entries of names: those in `items`, filled in.

@@ -17,10 +17,12 @@ use serde::Deserialize;
 use super::Device;
 use super::guard::{Effect, Permit};
 use super::index::Wanted;
+use super::tables::Replacement;
 use super::work::blocking;
 use crate::clock::system_ns;
 use crate::problem::{Answer, Problem, Word};
-use crate::wire::MORE_HEADER;
+use crate::slots::slots_of;
+use crate::wire::{MORE_HEADER, SegmentUsage};
 
 /// How far the stamp of an entry may be ahead of the device's clock: one far ahead could never be replaced.
 const STAMPS_AHEAD_MAX_NS: u64 = 86_400_000_000_000;
@@ -48,6 +50,8 @@ pub(super) fn routes() -> Router<Arc<Device>> {
     Router::new()
         .route("/index", get(list).post(insert))
         .route("/index/get", post(find))
+        .route("/index/replace", post(replace))
+        .route("/index/usage", get(usage))
         .route("/index/copy", get(copy))
         .route("/index/groups", get(of_all_groups))
 }
@@ -59,20 +63,16 @@ async fn insert(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answe
         epoch = admit(&device, &headers, rights::WRITE_INDEX, group, Effect::Changes).await?.epoch;
     }
     let latest = system_ns() + STAMPS_AHEAD_MAX_NS;
-    if let Some(wrong) = items.iter().find(|item| Entry::stamp_of(&item.entry) > Some(latest)) {
+    let is_ahead =
+        |item: &&BatchItem| Entry::version_of(&item.entry).is_some_and(|version| version.stamp > latest);
+    if let Some(wrong) = items.iter().find(is_ahead) {
         let detail = format!("the stamp of `{}` is more than a day ahead of this device's clock", wrong.name);
         return Err(Problem::new(Word::Invalid, detail));
     }
-    if let Some(wrong) = items.iter().find(|item| Entry::decode(&item.entry).is_err()) {
-        return Err(Problem::new(Word::Invalid, format!("the entry of `{}` is none", wrong.name)));
-    }
+    are_entries(items.iter())?;
     blocking(&device, move |device| {
         let _same_map = device.index.hold();
-        // The map may have changed since the request was let in: then others hold the slot, too.
-        if device.guard.epoch() != epoch {
-            let detail = "the map changed while the request waited";
-            return Err(Problem::new(Word::Epoch, detail).with_number(device.guard.epoch()));
-        }
+        is_still(device, epoch)?;
         device.store.has_room_for_entries()?;
         holds_all(device, &items, Holder::takes_entries)?;
         // The sender's clock is behind another's: what is acknowledged must win over what was there before.
@@ -84,6 +84,72 @@ async fn insert(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answe
     })
     .await?;
     Ok(StatusCode::OK)
+}
+
+/// The map may have changed since a request was let in: then others hold the slot, too.
+fn is_still(device: &Device, epoch: u64) -> Answer<()> {
+    if device.guard.epoch() == epoch {
+        return Ok(());
+    }
+    let detail = "the map changed while the request waited";
+    Err(Problem::new(Word::Epoch, detail).with_number(device.guard.epoch()))
+}
+
+fn are_entries<'a>(mut items: impl Iterator<Item = &'a BatchItem>) -> Answer<()> {
+    match items.find(|item| Entry::decode(&item.entry).is_err()) {
+        Some(wrong) => Err(Problem::new(Word::Invalid, format!("the entry of `{}` is none", wrong.name))),
+        None => Ok(()),
+    }
+}
+
+/// Puts entries in the place of those that the sender found here, and answers what is here now.
+async fn replace(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answer<Response> {
+    let items = batch(&body)?;
+    let mut epoch = 0;
+    for group in groups(&items) {
+        epoch = admit(&device, &headers, rights::WRITE_INDEX, group, Effect::Changes).await?.epoch;
+    }
+    let (pairs, rest) = items.as_chunks::<2>();
+    let in_pairs = pairs.iter().all(|[old, new]| (old.group, &old.name) == (new.group, &new.name));
+    if !in_pairs || !rest.is_empty() {
+        return Err(Problem::new(Word::Invalid, "each name must stand there twice"));
+    }
+    are_entries(pairs.iter().map(|[_, new]| new))?;
+    let replacements = pairs.iter().map(|[old, new]| Replacement {
+        group: new.group,
+        name: new.name.clone(),
+        old: old.entry.clone(),
+        new: new.entry.clone(),
+    });
+    let replacements: Vec<_> = replacements.collect();
+    let mut now: Vec<_> = pairs.iter().map(|[old, _]| old.clone()).collect();
+    blocking(&device, move |device| {
+        let _same_map = device.index.hold();
+        is_still(device, epoch)?;
+        device.store.has_room_for_entries()?;
+        holds_all(device, &now, Holder::is_ready)?;
+        device.index.replace(replacements)?;
+        device.index.get(&mut now)?;
+        Ok(Body::from(encode_batch(&now)).into_response())
+    })
+    .await
+}
+
+/// The bytes of content in each segment, by the slots of which this device is the first holder.
+async fn usage(State(device): Shared, headers: HeaderMap) -> Answer<Json<SegmentUsage>> {
+    admit(&device, &headers, rights::READ_INDEX, 0, Effect::Reads).await?;
+    blocking(&device, |device| {
+        // It takes a while, and may be a little wrong: the map is not kept from changing.
+        let (map, own) = (device.guard.map(), device.guard.device());
+        let is_first = |slot: &usize| {
+            let holders = map.as_ref().map_or(&[][..], |map| map.holders(*slot));
+            holders.first().is_some_and(|first| first.is_ready() && Some(first.device) == own)
+        };
+        let slots = (0..SLOTS).filter(is_first).collect();
+        Ok(SegmentUsage { segments: device.index.usage(&slots)? })
+    })
+    .await
+    .map(Json)
 }
 
 async fn find(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answer<Response> {
@@ -183,49 +249,4 @@ fn holds_all(device: &Device, items: &[BatchItem], enough: fn(&Holder) -> bool) 
 
 fn not_ready(slot: usize) -> Problem {
     Problem::new(Word::NotReady, format!("the device does not hold slot {slot}, or still copies it"))
-}
-
-/// Numbers and ranges of slots.
-pub(crate) fn slots_of(text: &str) -> Option<Vec<usize>> {
-    let mut slots = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last >= SLOTS {
-            return None;
-        }
-        slots.extend(first..=last);
-    }
-    (slots.len() <= SLOTS).then_some(slots)
-}
-
-/// The text of ascending slots, ranges drawn together.
-pub(crate) fn slots_text(slots: &[usize]) -> String {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for &slot in slots {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == slot => *last = slot,
-            _ => parts.push((slot, slot)),
-        }
-    }
-    let text = |(first, last): &(usize, usize)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    parts.iter().map(text).collect::<Vec<_>>().join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_survive_their_text() {
-        for slots in [vec![0, 1, 2, 7, 9, 10], vec![1023], (0..SLOTS).collect()] {
-            assert_eq!(slots_of(&slots_text(&slots)), Some(slots));
-        }
-        assert_eq!(slots_text(&[0, 1, 2, 7]), "0-2,7");
-        for wrong in ["", "1024", "3-2", "a", "1,,2", "0-1023,0-1023"] {
-            assert_eq!(slots_of(wrong), None, "{wrong}");
-        }
-    }
 }

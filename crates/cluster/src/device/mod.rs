@@ -34,7 +34,6 @@ use base::Result;
 use proto::cluster::{DeviceId, DeviceKey};
 
 pub use agent::{Agent, AgentSetting};
-pub(crate) use index_routes::slots_text;
 
 use damage::Scrubs;
 use guard::Guard;

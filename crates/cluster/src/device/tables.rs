@@ -51,6 +51,16 @@ impl SummedPiece {
     }
 }
 
+/// An entry that takes the place of another one, and of no other.
+#[derive(Debug)]
+pub(super) struct Replacement {
+    pub(super) group: u32,
+    pub(super) name: String,
+    /// Empty for a name that was never there.
+    pub(super) old: Vec<u8>,
+    pub(super) new: Vec<u8>,
+}
+
 /// One change; a transaction holds many.
 #[derive(Debug)]
 pub(super) enum Change {
@@ -64,8 +74,10 @@ pub(super) enum Change {
     Redo { id: ObjectId, at: u64, content: Vec<u8> },
     /// It was written.
     Redone { id: ObjectId, at: u64 },
-    /// Entries of the index; each wins over one with a smaller stamp.
+    /// Entries of the index; each wins over an older version.
     Entries(Vec<(u32, String, Vec<u8>)>),
+    /// Entries that take the place of one that is as supposed.
+    Replace(Vec<Replacement>),
     /// Names that are forgotten.
     Forget(Vec<(u32, String)>),
     /// The map that the device follows from now on.
@@ -271,11 +283,21 @@ fn apply(write: &WriteTransaction, change: Change) -> std::result::Result<(), re
         Change::Entries(entries) => {
             let mut table = write.open_table(INDEX)?;
             for (group, name, entry) in entries {
-                let stamp = |entry: &[u8]| proto::cluster::Entry::stamp_of(entry);
+                let version = |entry: &[u8]| proto::cluster::Entry::version_of(entry);
                 let key = (group, name.as_str());
-                let older = table.get(key)?.is_some_and(|held| stamp(held.value()) >= stamp(&entry));
+                let older = table.get(key)?.is_some_and(|held| version(held.value()) >= version(&entry));
                 if !older {
                     table.insert(key, entry.as_slice())?;
+                }
+            }
+        }
+        Change::Replace(entries) => {
+            let mut table = write.open_table(INDEX)?;
+            for Replacement { group, name, old, new } in entries {
+                let key = (group, name.as_str());
+                let is_same = table.get(key)?.map_or(old.is_empty(), |held| held.value() == old);
+                if is_same {
+                    table.insert(key, new.as_slice())?;
                 }
             }
         }

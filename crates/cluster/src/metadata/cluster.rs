@@ -10,7 +10,7 @@ use proto::cluster::{DeviceId, DeviceKey, Map, UNIT_BYTES, Width};
 use serde::{Deserialize, Serialize};
 
 use super::engine::{Condition, Engine, Write};
-use super::queue::Rebuild;
+use super::queue::{Compaction, Rebuild};
 use crate::clock::monotonic;
 use crate::token::{ClusterToken, random};
 
@@ -24,6 +24,8 @@ pub struct ClusterSetting {
     pub width: Width,
     /// How long the leases of devices and clients last.
     pub lease: Duration,
+    /// How long capabilities last. The space of what was deleted is used again after that time.
+    pub lifetime: Duration,
 }
 
 /// What the engine keeps of the cluster itself.
@@ -55,6 +57,7 @@ pub struct Metadata {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) token: ClusterToken,
     pub(super) lease: Duration,
+    pub(super) lifetime: Duration,
     secret: [u8; 32],
     /// The map as this instance knows it, with its revision.
     map: Mutex<(Map, u64)>,
@@ -64,14 +67,21 @@ pub struct Metadata {
     pub(super) started: Instant,
     pub(super) http: reqwest::Client,
     pub(super) rebuild: Mutex<Rebuild>,
+    pub(super) compaction: Mutex<Compaction>,
 }
 
 impl Metadata {
     /// The service over `engine`, whose cluster is made if there is none.
     ///
     /// # Errors
-    /// Those of the engine; `Corrupt` if what it keeps can't be read.
+    /// Those of the engine; `Corrupt` if what it keeps can't be read; `Invalid` if capabilities would last less than
+    /// four leases.
     pub fn open(engine: Arc<dyn Engine>, token: ClusterToken, setting: &ClusterSetting) -> Result<Arc<Self>> {
+        // A client must have renewed its lease, which is three of a device's, before it is needed.
+        if setting.lifetime < setting.lease * 4 {
+            let detail = format!("capabilities must last at least four leases of {:?}", setting.lease);
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
         make(engine.as_ref(), setting)?;
         let record: Record = read(engine.as_ref(), CLUSTER)?.0;
         let map = read(engine.as_ref(), MAP)?;
@@ -81,6 +91,7 @@ impl Metadata {
             engine,
             token,
             lease: setting.lease,
+            lifetime: setting.lifetime,
             secret,
             map: Mutex::new(map),
             devices: Mutex::default(),
@@ -88,6 +99,7 @@ impl Metadata {
             started: monotonic(),
             http: crate::http::client()?,
             rebuild: Mutex::default(),
+            compaction: Mutex::default(),
         }))
     }
 

@@ -10,13 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::cluster::{Metadata, SeenClient, SeenDevice, parse};
 use super::engine::{Condition, Write, for_each};
+use super::segments::gone_key;
 use crate::clock::{monotonic, system_s};
 use crate::wire::{
     ClientAnswer, ClientRequest, ClusterStatus, DeviceView, Heartbeat, JoinAnswer, JoinRequest, Pulse,
 };
-
-/// How long capabilities last; clients and devices get new ones with each renewal.
-const CAPABILITY_S: u64 = 3600;
 
 /// What the engine keeps of a device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -154,6 +152,7 @@ impl Metadata {
             ..capability
         })?;
         let rebuild = self.tasks_for(&map, device)?;
+        let compact = self.compaction_for(&map, device);
         Ok(Pulse {
             lease_ms: self.lease_ms(),
             key: hex::encode(&key.to_bytes()),
@@ -162,6 +161,7 @@ impl Metadata {
             map: (map.epoch > beat.epoch).then_some(map),
             peers,
             rebuild,
+            compact,
         })
     }
 
@@ -230,9 +230,14 @@ impl Metadata {
         self.answer_client(client, request.group)
     }
 
-    /// A client says that it lives. After a restart of the service it is known by its number alone.
+    /// A client says that it lives. After a restart of the service it is known by its number alone. One whose lease has
+    /// ended must join again: what it began as it was may have been taken from it.
     pub(super) fn renew(&self, client: u64, request: &ClientRequest) -> Result<ClientAnswer> {
         let known = self.clients.lock().get(&client).copied();
+        let forgotten = || Ok::<_, Error>(known.is_none() && self.engine.get(&gone_key(client))?.is_some());
+        if self.is_client_gone(client) || forgotten()? {
+            return Err(Error::new(ErrorKind::NotFound, format!("the lease of client {client} has ended")));
+        }
         match known {
             Some(known) if known.group != request.group => {
                 Err(Error::new(ErrorKind::Invalid, format!("client {client} works with another group")))
@@ -256,7 +261,7 @@ impl Metadata {
     }
 
     /// A capability for each device, as `shape` makes it of one without rights.
-    fn capabilities(
+    pub(super) fn capabilities(
         &self,
         map: &Map,
         holder: u64,
@@ -276,7 +281,7 @@ impl Metadata {
             number: None,
             range: 0..u64::MAX,
             rights: 0,
-            expires: system_s() + CAPABILITY_S,
+            expires: system_s() + self.lifetime.as_secs(),
             fence: 0,
             holder,
         }
@@ -345,6 +350,15 @@ impl Metadata {
         ))
     }
 
+    fn count(&self, prefix: &str) -> Result<u64> {
+        let mut count = 0;
+        for_each(self.engine.as_ref(), prefix, |_, _| {
+            count += 1;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
     /// What an operator wants to see.
     pub(super) fn status(&self) -> Result<ClusterStatus> {
         let map = self.map();
@@ -377,10 +391,12 @@ impl Metadata {
             m: map.m,
             formed: !map.slots.is_empty(),
             devices,
-            segments_open: self.open_segments()?.len() as u64,
-            segments_sealed: self.segments()?.len() as u64,
+            segments_open: self.count("open/")?,
+            segments_sealed: self.count("segment/")?,
+            segments_emptied: self.count("emptied/")?,
+            compacting: self.compaction.lock().count(),
             rebuilding: self.rebuild.lock().count(),
-            records: self.count_records()?,
+            records: self.count("record/")?,
         })
     }
 }

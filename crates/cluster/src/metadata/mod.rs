@@ -6,10 +6,12 @@
 //! - `members` devices and clients: joins, heartbeats, leases
 //! - `segments` opened, sealed, taken from clients that died
 //! - `rebuild` what is rebuilt where
+//! - `compaction` what is stored elsewhere, so that its space can be used again
 //! - `records` names that only one client can create
 //! - `routes` the commands over HTTP
 
 mod cluster;
+mod compaction;
 pub mod engine;
 mod members;
 mod queue;

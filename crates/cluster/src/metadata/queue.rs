@@ -1,7 +1,8 @@
-//! What is to be rebuilt, and who does it.
+//! What is to be rebuilt and compacted, and who does it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use base::Instant;
 use proto::cluster::DeviceId;
 
 /// What is to be rebuilt.
@@ -13,6 +14,8 @@ pub(super) struct Rebuild {
     pub(super) waiting: Vec<(u64, u8)>,
     /// Who rebuilds what.
     pub(super) given: BTreeMap<DeviceId, BTreeSet<(u64, u8)>>,
+    /// Components that need not leave their device, and where they are to go all the same.
+    pub(super) moves: BTreeMap<(u64, u8), DeviceId>,
 }
 
 impl Rebuild {
@@ -20,5 +23,23 @@ impl Rebuild {
     pub(super) fn count(&self) -> u64 {
         let given: usize = self.given.values().map(BTreeSet::len).sum();
         (self.waiting.len() + given) as u64
+    }
+}
+
+/// What is to be compacted.
+#[derive(Debug, Default)]
+pub(super) struct Compaction {
+    /// When the devices were asked last.
+    pub(super) planned: Instant,
+    /// Segments, the emptiest first.
+    pub(super) waiting: VecDeque<u64>,
+    /// Who compacts what.
+    pub(super) given: BTreeMap<DeviceId, u64>,
+}
+
+impl Compaction {
+    /// How many segments are to be compacted.
+    pub(super) fn count(&self) -> u64 {
+        (self.waiting.len() + self.given.len()) as u64
     }
 }

@@ -1,14 +1,16 @@
 //! Which components of lost devices are rebuilt where: the most exposed segments first, each component on another
 //! device that has none of the segment, many devices at once. formats/cluster.md, section 7.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Error, ErrorKind, Result};
-use proto::cluster::{DeviceId, Map, State, place_slots, rights};
+use proto::cluster::{DeviceId, Map, Movable, State, balance, place_slots, rights};
 
 use super::cluster::Metadata;
+use super::compaction::LeftComponent;
 use super::engine::{Condition, Write};
 use super::segments::{key, text};
+use crate::clock::system_s;
 use crate::wire::{RebuildSource, RebuildTask, Rebuilt, Segment, SegmentState};
 
 /// Components that one device rebuilds at the same time.
@@ -91,9 +93,44 @@ impl Metadata {
         let up = |device: &DeviceId| map.device(*device).is_some_and(|device| device.state == State::Up);
         rebuild.given.retain(|device, _| up(device));
         let given: BTreeSet<(u64, u8)> = rebuild.given.values().flatten().copied().collect();
-        let waiting = exposed.into_iter().map(|(_, segment, component)| (segment, component));
-        rebuild.waiting = waiting.filter(|task| !given.contains(task)).collect();
+        let exposed = exposed.into_iter().map(|(_, segment, component)| (segment, component));
+        // What is to be moved only waits for all that is to be rebuilt.
+        let moves: Vec<_> = rebuild.moves.keys().copied().collect();
+        rebuild.waiting = exposed.chain(moves).filter(|task| !given.contains(task)).collect();
         Ok(())
+    }
+
+    /// Plans moves from devices that are fuller than others. Returns how many.
+    pub(super) fn rebalance(&self) -> Result<u64> {
+        let mut map = self.map();
+        {
+            // What the devices hold, whatever else is on their disks.
+            let seen = self.devices.lock();
+            for device in &mut map.devices {
+                if let Some(seen) = seen.get(&device.device) {
+                    (device.bytes, device.free) = (seen.used.saturating_add(seen.free), seen.free);
+                }
+            }
+        }
+        let segments = self.segments()?;
+        let movable = |segment: &Segment| !segment.devices.iter().any(|&device| must_leave(&map, device));
+        let movable: Vec<_> = segments
+            .iter()
+            .filter(|segment| movable(segment))
+            .map(|segment| Movable {
+                segment: segment.segment,
+                length: segment.length,
+                devices: &segment.devices,
+            })
+            .collect();
+        let moves = balance(&map, &movable);
+        let mut rebuild = self.rebuild.lock();
+        rebuild.moves =
+            moves.iter().map(|planned| ((planned.segment, planned.component), planned.to)).collect();
+        rebuild.looked_at = 0;
+        drop(rebuild);
+        self.plan_rebuild()?;
+        Ok(moves.len() as u64)
     }
 
     /// What a device is to rebuild now: what it was given before, and more if it has few.
@@ -104,18 +141,22 @@ impl Metadata {
         let mut rebuild = self.rebuild.lock();
         let mut own = rebuild.given.remove(&device).unwrap_or_default();
         // What was done meanwhile, also by others, is not done again: a device has one component of a segment at most.
-        own.retain(|&(number, component)| self.is_due(map, device, number, component) == Due::Yes);
+        own.retain(|&task| self.is_due(map, &rebuild.moves, device, task) == Due::Yes);
+        let moves = rebuild.moves.clone();
         let (mut at, mut looked) = (0, 0);
         while own.len() < TASKS_PER_DEVICE && at < rebuild.waiting.len() && looked < LOOKED_AT_MAX {
             looked += 1;
-            let (number, component) = rebuild.waiting[at];
-            let taken = own.iter().any(|(segment, _)| *segment == number)
-                || rebuild.given.values().flatten().any(|task| *task == (number, component));
-            match self.is_due(map, device, number, component) {
-                Due::Never => drop(rebuild.waiting.remove(at)),
+            let task = rebuild.waiting[at];
+            let taken = own.iter().any(|(segment, _)| *segment == task.0)
+                || rebuild.given.values().flatten().any(|given| *given == task);
+            match self.is_due(map, &moves, device, task) {
+                Due::Never => {
+                    rebuild.waiting.remove(at);
+                    rebuild.moves.remove(&task);
+                }
                 Due::Yes if !taken => {
                     rebuild.waiting.remove(at);
-                    own.insert((number, component));
+                    own.insert(task);
                 }
                 _ => at += 1,
             }
@@ -133,10 +174,24 @@ impl Metadata {
     }
 
     /// Whether a device is to rebuild this component now.
-    fn is_due(&self, map: &Map, device: DeviceId, number: u64, component: u8) -> Due {
+    fn is_due(
+        &self,
+        map: &Map,
+        moves: &BTreeMap<(u64, u8), DeviceId>,
+        device: DeviceId,
+        (number, component): (u64, u8),
+    ) -> Due {
         let Ok(segment) = self.segment(number) else { return Due::Never };
-        if segment.devices.get(usize::from(component)).is_none_or(|&held| !must_leave(map, held)) {
-            return Due::Never;
+        let held = segment.devices.get(usize::from(component));
+        let Some(&held) = held.filter(|_| segment.state == SegmentState::Sealed) else { return Due::Never };
+        match moves.get(&(number, component)) {
+            _ if must_leave(map, held) => {}
+            Some(&to) if !segment.devices.contains(&to) && map.answers(to) => {
+                if to != device {
+                    return Due::NotHere;
+                }
+            }
+            _ => return Due::Never,
         }
         let enough =
             segment.devices.iter().filter(|&&device| map.answers(device)).count() >= usize::from(segment.k);
@@ -192,7 +247,11 @@ impl Metadata {
         let place = usize::from(done.component);
         let map = self.map();
         // Not whether this instance gave the task: another one may have.
-        let fits = segment.devices.get(place).is_some_and(|&device| must_leave(&map, device))
+        let held = segment.devices.get(place).copied();
+        let leaves = held.is_some_and(|device| must_leave(&map, device));
+        let task = (number, done.component);
+        let is_moved = self.rebuild.lock().moves.get(&task) == Some(&done.device);
+        let fits = (leaves || (is_moved && held.is_some()))
             && !segment.devices.contains(&done.device)
             && map.device(done.device).is_some_and(|device| device.state == State::Up)
             && segment.state == SegmentState::Sealed;
@@ -202,12 +261,19 @@ impl Metadata {
         }
         let mut devices = segment.devices.clone();
         devices[place] = done.device;
-        let moved = Segment { devices, ..segment };
+        let now = Segment { devices, ..segment };
         let condition = Condition::Revision(key(number), stored.revision);
-        if !self.engine.commit(&[condition], &[Write::Put(key(number), text(&moved))])? {
+        let mut writes = vec![Write::Put(key(number), text(&now))];
+        if let Some(held) = held.filter(|_| !leaves) {
+            // What it had is removed when readers have had time to learn that it is elsewhere.
+            let left = LeftComponent { segment: number, group: now.group, device: held, since: system_s() };
+            writes.push(left.write());
+        }
+        if !self.engine.commit(&[condition], &writes)? {
             return Err(Error::new(ErrorKind::Unreachable, format!("segment {number} changed meanwhile")));
         }
         let mut rebuild = self.rebuild.lock();
+        rebuild.moves.remove(&task);
         for (device, own) in &mut rebuild.given {
             own.retain(|&(segment, component)| {
                 segment != number || (component != done.component && *device != done.device)

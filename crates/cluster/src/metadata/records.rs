@@ -4,7 +4,7 @@ use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{Metadata, parse};
-use super::engine::{Condition, Write, for_each};
+use super::engine::{Condition, Write};
 use crate::clock::system_ns;
 use crate::wire::{PutMode, Record, RecordList, RecordName, RecordNames, RecordRequest, Records};
 
@@ -87,15 +87,6 @@ impl Metadata {
             }
         }
         Ok(Records { records, more: false })
-    }
-
-    pub(super) fn count_records(&self) -> Result<u64> {
-        let mut count = 0;
-        for_each(self.engine.as_ref(), "record/", |_, _| {
-            count += 1;
-            Ok(())
-        })?;
-        Ok(count)
     }
 }
 

@@ -15,9 +15,10 @@ use tokio::sync::watch;
 use super::cluster::Metadata;
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::{
-    ClientAnswer, ClientRequest, ClusterStatus, ComponentRequest, Heartbeat, IndexRebuilt, JoinAnswer,
-    JoinRequest, Pulse, RebuildTask, Rebuilt, Record, RecordList, RecordName, RecordNames, RecordRequest,
-    Records, SealRequest, Segment, SegmentAnswer, SegmentList, SegmentRequest, Segments,
+    ClientAnswer, ClientRequest, ClusterStatus, ComponentRequest, EmptiedRequest, Heartbeat, IndexRebuilt,
+    JoinAnswer, JoinRequest, Pulse, Rebalanced, RebuildTask, Rebuilt, Record, RecordList, RecordName,
+    RecordNames, RecordRequest, Records, SealRequest, Segment, SegmentAnswer, SegmentList, SegmentRequest,
+    Segments,
 };
 
 /// Longest body of a request: a heartbeat that names all slots.
@@ -35,6 +36,7 @@ impl Metadata {
             .route("/devices/{device}/revoke", post(revoke))
             .route("/devices/{device}/lost", post(lost))
             .route("/devices/{device}/drain", post(drain))
+            .route("/rebalance", post(rebalance))
             .route("/clients", post(client))
             .route("/clients/{client}/renew", post(renew))
             .route("/segments", post(open_segment))
@@ -44,6 +46,7 @@ impl Metadata {
             .route("/segments/{segment}/seal", post(seal_segment))
             .route("/segments/{segment}/rebuilt", post(rebuilt))
             .route("/segments/{segment}/component", post(component))
+            .route("/segments/{segment}/emptied", post(emptied))
             .route("/records", put(put_record))
             .route("/records/get", post(record))
             .route("/records/list", post(list_records))
@@ -64,9 +67,11 @@ impl Metadata {
             swept.map_err(|error| Error::from_source(ErrorKind::Io, "watch the devices", error))?
         });
         let segments = self.every(&event, || self.sweep_segments());
+        let reclaim = self.every(&event, || self.reclaim());
         tokio::select! {
             () = devices => {}
             () = segments => {}
+            () = reclaim => {}
             _ = stop.wait_for(|&stop| stop) => {}
         }
     }
@@ -133,6 +138,11 @@ async fn drain(State(metadata): Shared, Path(device): Path<u32>) -> Answer<Statu
     Ok(StatusCode::NO_CONTENT)
 }
 
+async fn rebalance(State(metadata): Shared) -> Answer<Json<Rebalanced>> {
+    let planned = blocking(metadata, |metadata| metadata.rebalance()).await?;
+    Ok(Json(Rebalanced { moves: planned }))
+}
+
 async fn component(
     State(metadata): Shared,
     Path(segment): Path<u64>,
@@ -147,6 +157,15 @@ async fn rebuilt(
     Json(done): Json<Rebuilt>,
 ) -> Answer<StatusCode> {
     blocking(metadata, move |metadata| metadata.rebuilt(segment, &done)).await?;
+    Ok(StatusCode::OK)
+}
+
+async fn emptied(
+    State(metadata): Shared,
+    Path(segment): Path<u64>,
+    Json(request): Json<EmptiedRequest>,
+) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.emptied(segment, &request)).await?;
     Ok(StatusCode::OK)
 }
 

@@ -1,18 +1,20 @@
 //! Segments: opened for a client, sealed by it, or taken from it when its lease has ended.
 //! formats/cluster.md, sections 2 and 4.
 
-use base::{Error, ErrorKind, Result};
-use proto::cluster::{DeviceId, ObjectId, choose_devices, rights};
+use base::{Error, ErrorKind, Instant, Result};
+use proto::cluster::{DeviceId, ObjectId, choose_devices, compacts_from, rights};
 
 use super::cluster::{Metadata, parse};
 use super::engine::{Condition, Stored, Write, for_each};
-use crate::clock::{monotonic, system_ns};
+use crate::clock::{monotonic, system_ns, system_s};
 use crate::http::{Failure, Reply, send, send_json};
 use crate::wire::{
     CAPABILITY_HEADER, EPOCH_HEADER, Fenced, SealRequest, Segment, SegmentAnswer, SegmentList,
     SegmentRequest, SegmentState, Segments,
 };
 
+/// How a component is told to change.
+const ORDER: (reqwest::Method, u32) = (reqwest::Method::POST, rights::MANAGE);
 /// Most segments in one answer.
 const LIST_MAX: usize = 1000;
 
@@ -21,9 +23,24 @@ pub(super) fn key(segment: u64) -> String {
     format!("segment/{segment:016x}")
 }
 
+/// Where a segment is kept that nothing lies in any more.
+pub(super) fn emptied_key(segment: u64) -> String {
+    format!("emptied/{segment:016x}")
+}
+
+/// That a segment was taken from a client, which may not know.
+pub(super) fn gone_key(client: u64) -> String {
+    format!("gone/{client:016x}")
+}
+
 /// Where an open segment is kept: there are few of them, and they are looked at often.
 fn open_key(segment: u64) -> String {
     format!("open/{segment:016x}")
+}
+
+/// The object that each component is, and the fence that a capability for it needs.
+fn component(segment: &Segment) -> (ObjectId, u32) {
+    (ObjectId { group: segment.group, number: segment.segment }, segment.fence)
 }
 
 pub(super) fn text(segment: &Segment) -> Vec<u8> {
@@ -58,6 +75,8 @@ impl Metadata {
             length: 0,
             client: request.client,
             fence: 0,
+            content: 0,
+            since: 0,
         };
         let put = Write::Put(open_key(number), text(&segment));
         self.engine.commit(&[Condition::Absent(open_key(number))], &[put])?;
@@ -66,12 +85,19 @@ impl Metadata {
             self.capability(*device, (request.group, number), (allowed, 0), request.client)
         };
         let capabilities = devices.iter().map(capability).collect::<Result<_>>()?;
-        Ok(SegmentAnswer { segment: number, k: width.data, m: width.parity, devices, capabilities })
+        Ok(SegmentAnswer {
+            client: request.client,
+            segment: number,
+            k: width.data,
+            m: width.parity,
+            devices,
+            capabilities,
+        })
     }
 
     pub(super) fn stored_segment(&self, number: u64) -> Result<(Segment, Stored)> {
-        // Open first: one that is sealed between the two looks is found by the second.
-        for key in [open_key(number), key(number)] {
+        // In the order of its life: one that changes between two looks is found by the second.
+        for key in [open_key(number), key(number), emptied_key(number)] {
             if let Some(found) = self.engine.get(&key)? {
                 return Ok((parse(&key, &found.value)?, found));
             }
@@ -95,6 +121,7 @@ impl Metadata {
 
     /// A page of sealed segments; before the first one, all that are open.
     pub(super) fn list_segments(&self, wanted: &SegmentList) -> Result<Segments> {
+        self.begin_salvage(wanted.client)?;
         let limit = wanted.limit.clamp(1, LIST_MAX);
         let open = self.open_segments()?;
         if wanted.after == 0 && !open.is_empty() {
@@ -128,13 +155,20 @@ impl Metadata {
                 return Err(Error::new(ErrorKind::Refused, detail));
             }
         }
-        self.finish_segment(segment, &stored, request.length)
+        self.finish_segment(segment, &stored, (request.length, request.content), false)
     }
 
     /// Records that a segment is sealed. One without content is forgotten.
-    fn finish_segment(&self, segment: Segment, stored: &Stored, length: u64) -> Result<()> {
+    fn finish_segment(
+        &self,
+        segment: Segment,
+        stored: &Stored,
+        (length, content): (u64, u64),
+        taken: bool,
+    ) -> Result<()> {
         let number = segment.segment;
-        let sealed = Segment { state: SegmentState::Sealed, length, ..segment };
+        let since = compacts_from(system_s(), taken, self.lifetime.as_secs());
+        let sealed = Segment { state: SegmentState::Sealed, length, content, since, ..segment };
         let mut writes = vec![Write::Remove(open_key(number))];
         if length > 0 {
             writes.push(Write::Put(key(number), text(&sealed)));
@@ -152,6 +186,8 @@ impl Metadata {
     pub(super) async fn sweep_segments(&self) -> Result<()> {
         for segment in self.open_segments()? {
             if self.is_client_gone(segment.client) {
+                let gone = gone_key(segment.client);
+                self.engine.commit(&[Condition::Absent(gone.clone())], &[Write::Put(gone, Vec::new())])?;
                 // What does not work now is tried again with the next sweep.
                 let _ = self.take_segment(segment.segment).await;
             }
@@ -159,10 +195,14 @@ impl Metadata {
         Ok(())
     }
 
-    fn is_client_gone(&self, client: u64) -> bool {
+    pub(super) fn is_client_gone(&self, client: u64) -> bool {
+        monotonic() > self.end_of_client(client)
+    }
+
+    /// When the lease of a client ends. One of an earlier start of this service has a lease from then on to come back.
+    pub(super) fn end_of_client(&self, client: u64) -> Instant {
         let end = self.clients.lock().get(&client).map(|seen| seen.end);
-        // A client of an earlier start of this service gets a lease from now on to come back.
-        monotonic() > end.unwrap_or(self.started + self.lease * 3)
+        end.unwrap_or(self.started + self.lease * 3)
     }
 
     /// Fences the components, and seals them where k of them still are: what was acknowledged is on all of them, so it
@@ -172,7 +212,7 @@ impl Metadata {
         let (segment, stored) = self.stored_segment(number).map_err(refused)?;
         let fence = segment.fence + 1;
         let fenced = Segment { fence, ..segment.clone() };
-        if segment.state == SegmentState::Sealed {
+        if segment.state != SegmentState::Open {
             return Ok(());
         }
         let condition = Condition::Revision(open_key(number), stored.revision);
@@ -202,16 +242,16 @@ impl Metadata {
             self.end_component(&fenced, device, length).await?;
         }
         let (now, stored) = self.stored_segment(number).map_err(refused)?;
-        if now.fence != fence || now.state == SegmentState::Sealed {
+        if now.fence != fence || now.state != SegmentState::Open {
             return Ok(());
         }
-        self.finish_segment(now, &stored, length).map_err(refused)
+        self.finish_segment(now, &stored, (length, 0), true).map_err(refused)
     }
 
     /// Seals a component. One with nothing in it stays, empty: who still has a right to append finds it sealed.
     async fn end_component(&self, segment: &Segment, device: DeviceId, length: u64) -> Reply<()> {
         let command = format!("/seal?bytes={length}");
-        send(self.to_component(segment, device, &command, reqwest::Method::POST)?).await.map(drop)
+        send(self.to_component(component(segment), device, &command, ORDER)?).await.map(drop)
     }
 
     async fn command<T: serde::de::DeserializeOwned>(
@@ -220,20 +260,19 @@ impl Metadata {
         device: DeviceId,
         command: &str,
     ) -> Reply<T> {
-        let request = self.to_component(segment, device, &format!("/{command}"), reqwest::Method::POST)?;
+        let request = self.to_component(component(segment), device, &format!("/{command}"), ORDER)?;
         send_json(request, &()).await
     }
 
-    fn to_component(
+    pub(super) fn to_component(
         &self,
-        segment: &Segment,
+        (id, fence): (ObjectId, u32),
         device: DeviceId,
         command: &str,
-        method: reqwest::Method,
+        (method, right): (reqwest::Method, u32),
     ) -> Reply<reqwest::RequestBuilder> {
         let map = self.map();
-        let id = ObjectId { group: segment.group, number: segment.segment };
-        let allowed = (rights::MANAGE, segment.fence);
+        let allowed = (right, fence);
         let capability = self.capability(device, (id.group, id.number), allowed, 0);
         let capability = capability.map_err(|error| Failure::Refused(error.into()))?;
         let address = map.device(device).map(|device| device.address.clone()).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use base::wire::{Reader, Truncated};
 
-use super::entry::{NAME_BYTES_MAX, PIECES_MAX};
+use super::entry::{ENTRY_HEADER_BYTES, NAME_BYTES_MAX, PIECE_ENTRY_BYTES, PIECES_MAX};
 
 /// Most names in one batch.
 const ITEMS_MAX: usize = 65_536;
@@ -54,7 +54,7 @@ impl BatchItem {
         let name = std::str::from_utf8(reader.bytes(name_bytes)?).ok();
         let name = name.filter(|_| (1..=NAME_BYTES_MAX).contains(&name_bytes)).ok_or(Truncated)?.to_owned();
         let entry_bytes = reader.u32()? as usize;
-        if entry_bytes > 18 + 40 * PIECES_MAX {
+        if entry_bytes > ENTRY_HEADER_BYTES + PIECE_ENTRY_BYTES * PIECES_MAX {
             return Err(Truncated);
         }
         Ok(Self { group, name, entry: reader.bytes(entry_bytes)?.to_vec() })

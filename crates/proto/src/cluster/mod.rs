@@ -4,8 +4,10 @@
 //! The ideas are those of Panasas (seed 002): network-attached object devices, parity computed by the client,
 //! capabilities that a device checks without asking anybody.
 
+mod balance;
 mod batch;
 mod capability;
+mod compaction;
 mod directory;
 mod entry;
 mod insertion;
@@ -15,12 +17,14 @@ mod placement;
 mod runs;
 mod writer;
 
+pub use balance::{Movable, Move, balance};
 pub use batch::{BatchItem, decode_batch, encode_batch};
 pub use capability::{Capability, DeviceKey, Flaw, Request, rights};
+pub use compaction::{Verdict, compacts_from, judge, may_free};
 pub use directory::{
     DIRECTORY_HEADER_BYTES, Item, decode_directory, directory_bytes, directory_lengths, encode_directory,
 };
-pub use entry::{Entry, NAME_BYTES_MAX, PIECES_MAX, Piece};
+pub use entry::{Entry, NAME_BYTES_MAX, PIECES_MAX, Piece, Version};
 pub use insertion::{Insertion, Step};
 pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
 pub use object::{DeviceId, ObjectId};

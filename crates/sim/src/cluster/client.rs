@@ -4,13 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::cluster::{
-    Command, DeviceId, Insertion, ItemId, Map, Run, RunId, SegmentRight, Step, Width, Writer, WriterSetting,
+    Command, DeviceId, ItemId, Map, Run, RunId, SegmentRight, Step, Width, Writer, WriterSetting,
 };
 
-use super::world::{Answer, Entry, Event, LEASE, PARITY, Party, Request, Time, Value, World, slot};
+use super::compactor::{COMPACTOR, Compaction};
+use super::inserting::Inserting;
+use super::world::{Answer, CLIENTS, Entry, Event, LEASE, PARITY, Party, Request, Time, Value, World, slot};
 
 /// Longest wait for an answer.
-const PATIENCE: Time = 1200;
+pub(super) const PATIENCE: Time = 1200;
 /// Names of one client.
 pub(super) const NAMES: u32 = 12;
 
@@ -19,51 +21,65 @@ pub(super) type Known = BTreeSet<Option<u64>>;
 
 /// What an item is.
 #[derive(Debug, Clone, Copy)]
-struct Item {
-    name: u32,
-    token: u64,
-    stamp: u64,
-}
-
-/// Entries on their way to their holders.
-#[derive(Debug)]
-struct Inserting {
-    machine: Insertion,
-    entries: Vec<Entry>,
-    /// The run whose entries they are; a deletion has none.
-    run: Option<RunId>,
-    waits: bool,
+pub(super) struct Item {
+    pub(super) name: u32,
+    pub(super) token: u64,
+    pub(super) stamp: u64,
 }
 
 /// What a request under way is about.
 #[derive(Debug)]
-enum Asked {
+pub(super) enum Asked {
+    Join,
     Renew,
     Open,
-    Append { segment: u64, component: u8 },
-    Insert { insertion: u64, device: DeviceId, epoch: u64 },
-    Find { name: u32, known: Known },
+    Append {
+        segment: u64,
+        component: u8,
+    },
+    Insert {
+        insertion: u64,
+        device: DeviceId,
+        epoch: u64,
+    },
+    Find {
+        name: u32,
+        known: Known,
+    },
     Sealed,
+    /// What a holder has of the name that is compacted.
+    Holder {
+        device: DeviceId,
+    },
+    Emptied,
 }
 
 /// One client.
 pub(super) struct Client {
     number: usize,
-    incarnation: u64,
-    map: Map,
-    writer: Writer,
-    items: BTreeMap<ItemId, Item>,
-    runs: BTreeMap<RunId, (u64, Run, Vec<ItemId>)>,
-    segments: BTreeMap<u64, Vec<DeviceId>>,
-    inserting: BTreeMap<u64, Inserting>,
-    asked: BTreeMap<u64, Asked>,
-    next: u64,
-    last_stamp: u64,
+    /// Its number at the metadata service: another one after its end, and after its lease has ended.
+    pub(super) incarnation: u64,
+    joined: bool,
+    /// When the capabilities that it has expire.
+    pub(super) expires: Time,
+    pub(super) map: Map,
+    pub(super) writer: Writer,
+    pub(super) items: BTreeMap<ItemId, Item>,
+    pub(super) runs: BTreeMap<RunId, (u64, Run, Vec<ItemId>)>,
+    /// The devices of its segments, and the numbers under which these were opened.
+    segments: BTreeMap<u64, (Vec<DeviceId>, u64)>,
+    /// Segments of which it does not know whether all entries are inserted.
+    pub(super) doubted: BTreeSet<u64>,
+    pub(super) inserting: BTreeMap<u64, Inserting>,
+    pub(super) asked: BTreeMap<u64, Asked>,
+    pub(super) compaction: Option<Compaction>,
+    pub(super) next: u64,
+    pub(super) last_stamp: u64,
     paused_until: Time,
-    renewed: Time,
+    pub(super) renewed: Time,
     making: bool,
     /// Names with a change under way: others wait.
-    busy: BTreeSet<u32>,
+    pub(super) busy: BTreeSet<u32>,
     pub(super) known: BTreeMap<u32, Known>,
 }
 
@@ -76,18 +92,22 @@ impl Client {
         Self {
             number,
             incarnation: 1,
+            joined: false,
+            expires: 0,
             map,
             writer: Writer::new(setting()),
             items: BTreeMap::new(),
             runs: BTreeMap::new(),
             segments: BTreeMap::new(),
+            doubted: BTreeSet::new(),
             inserting: BTreeMap::new(),
             asked: BTreeMap::new(),
+            compaction: None,
             next: 0,
             last_stamp: 0,
             paused_until: 0,
             renewed: 0,
-            making: true,
+            making: number < CLIENTS,
             busy: BTreeSet::new(),
             known: BTreeMap::new(),
         }
@@ -103,31 +123,54 @@ impl Client {
         self.writer.is_idle() && self.inserting.is_empty() && self.busy.is_empty()
     }
 
+    pub(super) fn next_item(&mut self) -> ItemId {
+        self.next += 1;
+        ItemId(self.next)
+    }
+
+    /// The number under which a segment was opened.
+    pub(super) fn opened_as(&self, segment: u64) -> u64 {
+        self.segments.get(&segment).map_or(0, |(_, opened_as)| *opened_as)
+    }
+
+    /// What it stored for the compaction is not known to be used or not.
+    pub(super) fn give_up_compaction(&mut self) {
+        self.compaction = None;
+        self.doubted.extend(self.segments.keys());
+    }
+
+    /// Its lease ended: it goes on under another number.
+    fn lapsed(&mut self) {
+        self.incarnation += 1;
+        self.joined = false;
+        self.renewed = 0;
+    }
+
     /// The names of this client.
     pub(super) fn names(&self) -> impl Iterator<Item = u32> + use<> {
         let first = u32::try_from(self.number).expect("small") * NAMES;
         first..first + NAMES
     }
 
-    fn party(&self) -> Party {
+    pub(super) fn party(&self) -> Party {
         Party::Client(self.number)
     }
 
-    fn stamp(&mut self, now: Time) -> u64 {
+    pub(super) fn stamp(&mut self, now: Time) -> u64 {
         // The clocks of clients differ.
         let clock = (now + 700 * self.number as u64) << 10;
         self.last_stamp = clock.max((self.last_stamp | 0x3ff) + 1) | self.number as u64;
         self.last_stamp
     }
 
-    fn stored(&mut self, name: u32, token: Option<u64>) {
+    pub(super) fn stored(&mut self, name: u32, token: Option<u64>) {
         self.busy.remove(&name);
         self.known.insert(name, Known::from([token]));
     }
 }
 
 impl World {
-    fn client(&mut self, number: usize) -> &mut Client {
+    pub(super) fn client(&mut self, number: usize) -> &mut Client {
         &mut self.clients[number]
     }
 
@@ -154,6 +197,9 @@ impl World {
             known.entry(item.name).or_insert_with(|| Known::from([None])).insert(Some(item.token));
         }
         let (incarnation, last_stamp) = (client.incarnation + 1, client.last_stamp);
+        if number == COMPACTOR {
+            known.clear();
+        }
         *client = Client { incarnation, known, last_stamp, ..Client::new(number, map) };
     }
 
@@ -168,9 +214,15 @@ impl World {
         let (party, incarnation) = (client.party(), client.incarnation);
         if now >= client.renewed + LEASE / 2 || (calm && client.map.epoch == 0) {
             client.renewed = now;
-            let id =
-                self.ask(party, Party::Metadata, Request::Renew { client: number, incarnation }, PATIENCE);
-            self.client(number).asked.insert(id, Asked::Renew);
+            let (request, asked) = match client.joined {
+                true => (Request::Renew { client: number, incarnation }, Asked::Renew),
+                false => (Request::Join { client: number, incarnation }, Asked::Join),
+            };
+            let id = self.ask(party, Party::Metadata, request, PATIENCE);
+            self.client(number).asked.insert(id, asked);
+        }
+        if number == COMPACTOR {
+            self.compaction_tick();
         }
         if self.client(number).making {
             self.act(number);
@@ -194,15 +246,13 @@ impl World {
         }
         match what {
             0..5 => {
-                let stamp = client.stamp(now);
-                client.next += 1;
-                let item = ItemId(client.next);
+                let (stamp, item) = (client.stamp(now), client.next_item());
                 client.items.insert(item, Item { name, token, stamp });
                 client.busy.insert(name);
                 client.writer.submit(item, bytes, 8);
             }
             5 => {
-                let entry = Entry { name, stamp: client.stamp(now), value: None };
+                let entry = Entry { name, stamp: client.stamp(now), moves: 0, value: None };
                 client.busy.insert(name);
                 self.insert_entries(number, vec![entry], None);
             }
@@ -212,7 +262,7 @@ impl World {
 
     fn look_up(&mut self, number: usize, name: u32) {
         let client = self.client(number);
-        let (party, epoch) = (client.party(), client.map.epoch);
+        let (party, epoch, expires) = (client.party(), client.map.epoch, client.expires);
         let ready: Vec<DeviceId> = client
             .map
             .holders(slot(name))
@@ -225,65 +275,11 @@ impl World {
             return;
         }
         let device = ready[self.below(ready.len() as u64) as usize];
-        let id = self.ask(party, Party::Device(device.0), Request::Find { name, epoch }, PATIENCE);
+        let id = self.ask(party, Party::Device(device.0), Request::Find { name, epoch, expires }, PATIENCE);
         let client = self.client(number);
         // The name must not change meanwhile, or the answer proves nothing.
         client.busy.insert(name);
         client.asked.insert(id, Asked::Find { name, known });
-    }
-
-    fn insert_entries(&mut self, number: usize, entries: Vec<Entry>, run: Option<RunId>) {
-        let client = self.client(number);
-        client.next += 1;
-        let insertion = client.next;
-        let machine = Insertion::new(entries.iter().map(|entry| slot(entry.name)).collect());
-        client.inserting.insert(insertion, Inserting { machine, entries, run, waits: false });
-        self.go_on(number, insertion);
-    }
-
-    /// Asks the holders that have yet to acknowledge, if none is being asked.
-    fn go_on(&mut self, number: usize, insertion: u64) {
-        let client = self.client(number);
-        let under_way = client
-            .asked
-            .values()
-            .any(|asked| matches!(asked, Asked::Insert { insertion: other, .. } if *other == insertion));
-        let (party, epoch) = (client.party(), client.map.epoch);
-        let Some(inserting) = client.inserting.get_mut(&insertion).filter(|_| !under_way) else { return };
-        inserting.waits = false;
-        let entries = inserting.entries.clone();
-        match inserting.machine.start(&client.map) {
-            Step::Send(requests) => {
-                for (device, chosen) in requests {
-                    let entries = chosen.iter().map(|&at| entries[at]).collect();
-                    let id = self.ask(
-                        party,
-                        Party::Device(device.0),
-                        Request::Insert { entries, epoch },
-                        PATIENCE,
-                    );
-                    self.client(number).asked.insert(id, Asked::Insert { insertion, device, epoch });
-                }
-            }
-            Step::Done => self.inserted(number, insertion),
-            Step::Wait | Step::NeedMap => {}
-        }
-    }
-
-    fn inserted(&mut self, number: usize, insertion: u64) {
-        let client = self.client(number);
-        let Some(done) = client.inserting.remove(&insertion) else { return };
-        let count = done.entries.len() as u64;
-        for entry in &done.entries {
-            client.stored(entry.name, entry.value.map(|value| value.token));
-        }
-        if let Some(run) = done.run {
-            let (_, _, items) = client.runs.remove(&run).expect("its entries were inserted");
-            client.items.retain(|item, _| !items.contains(item));
-            client.writer.inserted(run);
-        }
-        self.stored += count;
-        self.obey(number);
     }
 
     pub(super) fn client_told(&mut self, number: usize, id: u64, answer: Option<Answer>) {
@@ -301,14 +297,25 @@ impl World {
         }
         let Some(asked) = client.asked.remove(&id) else { return };
         match (asked, answer) {
-            (Asked::Renew, Some(Answer::Renewed(map))) => {
+            (Asked::Join | Asked::Renew, Some(Answer::Renewed { map, expires, incarnation }))
+                if incarnation == client.incarnation =>
+            {
+                client.joined = true;
+                client.expires = client.expires.max(expires);
                 if map.epoch > client.map.epoch {
                     client.map = map;
                 }
             }
-            (Asked::Open, Some(Answer::Segment { segment, devices, data })) => {
+            (Asked::Join | Asked::Renew, Some(Answer::Gone(incarnation)))
+                if incarnation == client.incarnation =>
+            {
+                client.lapsed();
+            }
+            (Asked::Holder { device }, answer) => self.holder_told(id, device, answer),
+            (Asked::Emptied, answer) => self.emptied_told(answer.as_ref()),
+            (Asked::Open, Some(Answer::Segment { segment, devices, data, opened_as })) => {
                 let width = Width::new(data, PARITY).expect("it was chosen");
-                client.segments.insert(segment, devices.clone());
+                client.segments.insert(segment, (devices.clone(), opened_as));
                 client.writer.opened(SegmentRight { segment, width, devices });
             }
             (Asked::Open, _) => client.writer.open_failed(),
@@ -335,6 +342,7 @@ impl World {
             (Asked::Find { name, known }, answer) => {
                 client.busy.remove(&name);
                 if let Some(Answer::Found(entry)) = answer {
+                    self.will_be_read(entry);
                     let token = entry.and_then(|entry| entry.value).map(|value| value.token);
                     if !known.contains(&token) {
                         let what =
@@ -343,28 +351,17 @@ impl World {
                     }
                 }
             }
-            (Asked::Sealed | Asked::Renew, _) => {}
+            (Asked::Sealed | Asked::Renew | Asked::Join, _) => {}
         }
         self.obey(number);
     }
 
-    /// Another's clock is ahead: the entries get larger stamps.
-    fn stamp_anew(&mut self, number: usize, insertion: u64, newer: u64) {
-        let now = self.now;
-        let client = self.client(number);
-        client.last_stamp = client.last_stamp.max(newer);
-        let Some(mut inserting) = client.inserting.remove(&insertion) else { return };
-        for entry in &mut inserting.entries {
-            entry.stamp = client.stamp(now);
-        }
-        self.insert_entries(number, inserting.entries, inserting.run);
-    }
-
     /// Does what the writer wants.
-    fn obey(&mut self, number: usize) {
+    pub(super) fn obey(&mut self, number: usize) {
         while let Some(command) = self.client(number).writer.poll_command() {
             let client = self.client(number);
             let (party, incarnation, epoch) = (client.party(), client.incarnation, client.map.epoch);
+            let expires = client.expires;
             match command {
                 Command::Open { avoid } => {
                     let request = Request::Open { client: number, incarnation, avoid };
@@ -372,7 +369,9 @@ impl World {
                     self.client(number).asked.insert(id, Asked::Open);
                 }
                 Command::Form { run, segment, place, items, .. } => {
+                    let names: Vec<u32> = items.iter().map(|item| client.items[item].name).collect();
                     client.runs.insert(run, (segment, place, items));
+                    self.directories.entry(segment).or_default().extend(names);
                 }
                 Command::Forget { run } => drop(client.runs.remove(&run)),
                 Command::Append { segment, component, device, at, runs } => {
@@ -382,26 +381,36 @@ impl World {
                             (*place, client.items.get(&items[0]).map_or(0, |item| item.token))
                         });
                     let parts: Vec<(Run, u64)> = parts.collect();
-                    let request = Request::Append { segment, at, parts, fence: 0, epoch };
+                    let request = Request::Append { segment, at, parts, fence: 0, epoch, expires };
                     let id = self.ask(party, Party::Device(device.0), request, PATIENCE);
                     self.client(number).asked.insert(id, Asked::Append { segment, component });
                 }
                 Command::Insert { run } => {
                     let (segment, place, items) = &client.runs[&run];
+                    if number == COMPACTOR {
+                        let (segment, place, items) = (*segment, *place, items.clone());
+                        self.copy_stored(run, segment, place, &items);
+                        continue;
+                    }
+                    let opened_as = client.opened_as(*segment);
                     let entry = |item: &ItemId| {
                         let item = client.items[item];
                         let value = Value { segment: *segment, run: *place, token: item.token };
-                        Entry { name: item.name, stamp: item.stamp, value: Some(value) }
+                        Entry { name: item.name, stamp: item.stamp, moves: 0, value: Some(value) }
                     };
                     let entries = items.iter().map(entry).collect();
-                    self.insert_entries(number, entries, Some(run));
+                    self.insert_entries(number, entries, Some((run, opened_as)));
                 }
                 Command::Seal { segment, length } => {
-                    let devices = client.segments.remove(&segment).unwrap_or_default();
+                    let (devices, opened_as) = client.segments.remove(&segment).unwrap_or_default();
+                    let is_doubted = client.doubted.remove(&segment);
                     for device in devices {
                         self.ask(party, Party::Device(device.0), Request::Seal { segment, length }, PATIENCE);
                     }
-                    let request = Request::Sealed { segment, length };
+                    if is_doubted {
+                        continue;
+                    }
+                    let request = Request::Sealed { segment, length, client: number, incarnation: opened_as };
                     let id = self.ask(party, Party::Metadata, request, PATIENCE);
                     self.client(number).asked.insert(id, Asked::Sealed);
                 }

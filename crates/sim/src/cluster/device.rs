@@ -122,7 +122,8 @@ impl Device {
 
     fn insert(&mut self, entries: &[Entry]) -> Answer {
         let newer = entries.iter().filter_map(|entry| {
-            self.live.entries.get(&entry.name).filter(|held| held.stamp > entry.stamp).map(|held| held.stamp)
+            let held = self.live.entries.get(&entry.name)?;
+            (held != entry && held.version() >= entry.version()).then_some(held.stamp)
         });
         if let Some(newer) = newer.max() {
             return Answer::Stale(newer);
@@ -131,8 +132,16 @@ impl Device {
         Answer::Done
     }
 
+    /// Answers what it has then.
+    fn replace(&mut self, old: Option<Entry>, new: Entry) -> Answer {
+        if self.live.entries.get(&new.name).copied() == old {
+            self.live.entries.insert(new.name, new);
+        }
+        Answer::Found(self.live.entries.get(&new.name).copied())
+    }
+
     fn learn(&mut self, entry: Entry) {
-        let older = self.live.entries.get(&entry.name).is_some_and(|held| held.stamp >= entry.stamp);
+        let older = self.live.entries.get(&entry.name).is_some_and(|held| held.version() >= entry.version());
         if !older {
             self.live.entries.insert(entry.name, entry);
         }
@@ -285,17 +294,41 @@ impl World {
         let has_lease = now < device.lease_end;
         let epoch = device.live.map.epoch;
         let answer = match request {
+            Request::Append { expires, .. }
+            | Request::Insert { expires, .. }
+            | Request::Replace { expires, .. }
+            | Request::Find { expires, .. }
+                if now > expires =>
+            {
+                Answer::Refused
+            }
             Request::Append { epoch: sent, .. } | Request::Insert { epoch: sent, .. } if sent < epoch => {
                 Answer::Epoch
             }
-            Request::Append { .. } | Request::Insert { .. } if !has_lease => Answer::Refused,
+            Request::Append { .. }
+            | Request::Insert { .. }
+            | Request::Replace { .. }
+            | Request::Free { .. }
+                if !has_lease =>
+            {
+                Answer::Refused
+            }
+            Request::Free { segment } => {
+                device.live.components.remove(&segment);
+                Answer::Done
+            }
             Request::Append { segment, at, parts, fence, .. } => device.append(segment, at, &parts, fence),
             Request::Insert { epoch: sent, .. } if sent != epoch => Answer::Epoch,
             Request::Insert { entries, .. } => {
                 let held = entries.iter().all(|entry| device.holds(slot(entry.name), Holder::takes_entries));
                 if held { device.insert(&entries) } else { Answer::Epoch }
             }
-            Request::Find { epoch: sent, .. } if sent != epoch => Answer::Epoch,
+            Request::Find { epoch: sent, .. } | Request::Replace { epoch: sent, .. } if sent != epoch => {
+                Answer::Epoch
+            }
+            Request::Replace { old, new, .. } if device.holds(slot(new.name), Holder::is_ready) => {
+                device.replace(old, new)
+            }
             Request::Find { name, .. } if device.holds(slot(name), Holder::is_ready) && has_lease => {
                 Answer::Found(device.live.entries.get(&name).copied())
             }

@@ -1,11 +1,15 @@
 //! The simulated metadata service: its map and segments survive restarts, who was heard does not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::Chance;
-use proto::cluster::{Device, DeviceId, Map, State, UNIT_BYTES, choose_devices, place_slots};
+use proto::cluster::{
+    Device, DeviceId, Map, State, UNIT_BYTES, choose_devices, compacts_from, may_free, place_slots,
+};
 
-use super::world::{Answer, DATA, DEVICES, Event, LEASE, PARITY, Party, Request, SLOTS, Time, World};
+use super::world::{
+    Answer, DATA, DEVICES, Event, LEASE, LIFETIME, PARITY, Party, Request, SLOTS, Time, World,
+};
 
 /// Longest wait for a device's answer.
 const PATIENCE: Time = 1500;
@@ -18,6 +22,19 @@ pub(super) struct Segment {
     client: (usize, u64),
     fence: u32,
     pub(super) sealed: Option<u64>,
+    /// From when on it may be compacted, once it is sealed.
+    since: Time,
+    /// Since when nothing lies there any more.
+    emptied: Option<Time>,
+}
+
+impl Segment {
+    fn seal(&mut self, length: u64, now: Time, taken: bool) {
+        if self.sealed.is_none() {
+            self.sealed = Some(length);
+            self.since = compacts_from(now, taken, LIFETIME);
+        }
+    }
 }
 
 /// A segment that is being taken: who was asked, and what they have.
@@ -40,6 +57,10 @@ pub(super) struct Metadata {
     heard: BTreeMap<u32, Time>,
     clients: BTreeMap<(usize, u64), Time>,
     taking: Vec<Taking>,
+    /// Clients from which segments were taken.
+    gone: BTreeSet<(usize, u64)>,
+    /// Segments that are being freed, and the requests under way.
+    freeing: BTreeMap<u64, BTreeSet<u64>>,
     salt: u64,
 }
 
@@ -75,6 +96,8 @@ impl Metadata {
             heard: BTreeMap::new(),
             clients: BTreeMap::new(),
             taking: Vec::new(),
+            gone: BTreeSet::new(),
+            freeing: BTreeMap::new(),
             salt: chance.u64(),
         }
     }
@@ -83,6 +106,33 @@ impl Metadata {
         if change(&mut self.map) {
             place_slots(&mut self.map, false);
             self.map.epoch += 1;
+        }
+    }
+
+    fn is_gone(&self, client: (usize, u64), now: Time) -> bool {
+        let grace = self.started + 3 * LEASE;
+        now > self.clients.get(&client).copied().unwrap_or(grace)
+    }
+
+    fn renew(&mut self, client: (usize, u64), now: Time, joins: bool) -> Answer {
+        let known = self.clients.contains_key(&client);
+        if self.gone.contains(&client) || (self.is_gone(client, now) && (known || !joins)) {
+            return Answer::Gone(client.1);
+        }
+        self.clients.insert(client, now + 3 * LEASE);
+        Answer::Renewed { map: self.map.clone(), expires: now + LIFETIME, incarnation: client.1 }
+    }
+
+    fn emptied(&mut self, segment: u64, client: (usize, u64), now: Time) -> Answer {
+        if self.is_gone(client, now) {
+            return Answer::Refused;
+        }
+        match self.segments.get_mut(&segment) {
+            Some(known) if known.sealed.is_some() && known.since <= now => {
+                known.emptied.get_or_insert(now);
+                Answer::Done
+            }
+            _ => Answer::Refused,
         }
     }
 
@@ -102,6 +152,7 @@ impl World {
         self.metadata.heard.clear();
         self.metadata.clients.clear();
         self.metadata.taking.clear();
+        self.metadata.freeing.clear();
     }
 
     pub(super) fn metadata_asked(&mut self, id: u64, from: Party, request: Request) {
@@ -133,12 +184,12 @@ impl World {
                 });
                 Answer::Pulse { map: service.map.clone(), sent }
             }
-            Request::Renew { client, incarnation } => {
-                service.clients.insert((client, incarnation), now + 3 * LEASE);
-                Answer::Renewed(service.map.clone())
+            Request::Join { client, incarnation } => service.renew((client, incarnation), now, true),
+            Request::Renew { client, incarnation } => service.renew((client, incarnation), now, false),
+            Request::Emptied { segment, client, incarnation } => {
+                service.emptied(segment, (client, incarnation), now)
             }
             Request::Open { client, incarnation, avoid } => {
-                service.clients.insert((client, incarnation), now + 3 * LEASE);
                 service.salt = service.salt.wrapping_add(1);
                 let chosen = choose_devices(&service.map, &avoid, service.salt)
                     .or_else(|| choose_devices(&service.map, &[], service.salt));
@@ -148,16 +199,26 @@ impl World {
                         service.next_segment += 1;
                         let segment = service.next_segment;
                         let (data, client) = (width.data, (client, incarnation));
-                        let new = Segment { devices: devices.clone(), data, client, fence: 0, sealed: None };
+                        let devices_of = devices.clone();
+                        let new = Segment {
+                            devices: devices_of,
+                            data,
+                            client,
+                            fence: 0,
+                            sealed: None,
+                            since: 0,
+                            emptied: None,
+                        };
                         service.segments.insert(segment, new);
-                        Answer::Segment { segment, devices, data }
+                        Answer::Segment { segment, devices, data, opened_as: incarnation }
                     }
                 }
             }
-            Request::Sealed { segment, length } => {
+            Request::Sealed { segment, length, client, incarnation } => {
                 let known = service.segments.get_mut(&segment);
-                if let Some(known) = known.filter(|known| known.fence == 0) {
-                    known.sealed.get_or_insert(length);
+                let own = |known: &&mut Segment| known.fence == 0 && known.client == (client, incarnation);
+                if let Some(known) = known.filter(own) {
+                    known.seal(length, now, false);
                 }
                 Answer::Done
             }
@@ -188,14 +249,68 @@ impl World {
             !silent.is_empty()
         });
         self.take_segments();
+        self.free_segments();
+        if self.metadata.map.is_index_whole() {
+            let may = |segment: &Segment| {
+                segment.sealed.is_some() && segment.emptied.is_none() && segment.since <= now
+            };
+            let segments = self.metadata.segments.iter();
+            let found: Vec<u64> =
+                segments.filter(|(_, segment)| may(segment)).map(|(number, _)| *number).collect();
+            if !found.is_empty() {
+                let chosen = self.below(found.len() as u64) as usize;
+                self.compact(found[chosen]);
+            }
+        }
+    }
+
+    /// Removes the components of what was emptied long enough ago.
+    fn free_segments(&mut self) {
+        let now = self.now;
+        let service = &mut self.metadata;
+        let due = |(number, segment): (&u64, &Segment)| {
+            let emptied = segment.emptied.filter(|&emptied| may_free(emptied, now, LIFETIME))?;
+            let free = !service.freeing.contains_key(number);
+            free.then(|| (*number, segment.devices.clone(), emptied))
+        };
+        let due: Vec<_> = service.segments.iter().filter_map(due).collect();
+        for (segment, devices, _) in due {
+            let map = &self.metadata.map;
+            let is_lost =
+                |device: &DeviceId| map.device(*device).is_none_or(|device| device.state == State::Lost);
+            let left: Vec<DeviceId> = devices.into_iter().filter(|device| !is_lost(device)).collect();
+            if left.iter().any(|&device| !map.answers(device)) {
+                continue;
+            }
+            let mut asked = BTreeSet::new();
+            for device in left {
+                let to = Party::Device(device.0);
+                asked.insert(self.ask(Party::Metadata, to, Request::Free { segment }, PATIENCE));
+            }
+            self.metadata.freeing.insert(segment, asked);
+        }
+    }
+
+    fn freed(&mut self, id: u64, answer: Option<&Answer>) {
+        let service = &mut self.metadata;
+        let found = service.freeing.iter_mut().find(|(_, asked)| asked.contains(&id));
+        let Some((&segment, asked)) = found else { return };
+        asked.remove(&id);
+        let is_last = asked.is_empty();
+        if !matches!(answer, Some(Answer::Done)) {
+            service.freeing.remove(&segment);
+        } else if is_last {
+            service.freeing.remove(&segment);
+            service.segments.remove(&segment);
+            self.freed += 1;
+        }
     }
 
     /// Takes segments from clients whose lease has ended.
     fn take_segments(&mut self) {
         let now = self.now;
         let service = &mut self.metadata;
-        let grace = service.started + 3 * LEASE;
-        let gone = |client: &(usize, u64)| now > service.clients.get(client).copied().unwrap_or(grace);
+        let gone = |client: &(usize, u64)| service.is_gone(*client, now);
         let busy = |segment: u64| service.taking.iter().any(|taking| taking.segment == segment);
         let lost: Vec<u64> = service
             .segments
@@ -207,6 +322,7 @@ impl World {
             let service = &mut self.metadata;
             let known = service.segments.get_mut(&segment).expect("it was found");
             known.fence += 1;
+            service.gone.insert(known.client);
             let (fence, devices) = (known.fence, known.devices.clone());
             let asked: Vec<DeviceId> =
                 devices.into_iter().filter(|&device| service.map.answers(device)).collect();
@@ -226,8 +342,10 @@ impl World {
     pub(super) fn metadata_told(&mut self, id: u64, answer: Option<Answer>) {
         let service = &mut self.metadata;
         let Some(place) = service.taking.iter().position(|taking| taking.asked.contains_key(&id)) else {
+            self.freed(id, answer.as_ref());
             return;
         };
+        let now = self.now;
         let taking = &mut service.taking[place];
         let device = taking.asked.remove(&id).expect("it was asked");
         match answer {
@@ -248,7 +366,7 @@ impl World {
             return;
         };
         if taking.sealing {
-            known.sealed.get_or_insert(length);
+            known.seal(length, now, true);
             self.taken += 1;
             self.metadata.taking.remove(place);
             return;

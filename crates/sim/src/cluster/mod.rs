@@ -6,12 +6,15 @@
 //! metadata   proto::cluster::{Map, place_slots, choose_devices}; leases, fences, seals
 //! devices    components and entries as a model; proto::cluster::teachers decides from whom they copy
 //! world      clock, queue of events, the network
+//! compactor  proto::cluster::judge; moves what is in use of a segment to another one
 //! checker    what was acknowledged can be found and read; nobody who was declared down acknowledges anything
 //! ```
 
 mod checker;
 mod client;
+mod compactor;
 mod device;
+mod inserting;
 mod metadata;
 mod world;
 
@@ -31,6 +34,8 @@ pub struct ClusterOutcome {
     pub stored: u64,
     /// Segments that were taken from clients.
     pub taken: u64,
+    /// Segments whose space was freed.
+    pub freed: u64,
     /// Changes of the map.
     pub epochs: u64,
 }

@@ -1,10 +1,10 @@
 //! The clock, the queue of events and the network of a simulated cluster, and its faults.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use base::Chance;
-use proto::cluster::{DeviceId, Map, Run};
+use proto::cluster::{DeviceId, Map, Run, Version};
 
 use super::ClusterOutcome;
 use super::client::Client;
@@ -18,11 +18,13 @@ pub(super) type Time = u64;
 pub(super) const DEVICES: u32 = 8;
 pub(super) const DATA: u8 = 3;
 pub(super) const PARITY: u8 = 2;
-const CLIENTS: usize = 2;
+pub(super) const CLIENTS: usize = 2;
 /// Slots that names of the simulation fall into: few, so that each sees much.
 pub(super) const SLOTS: usize = 4;
 /// The lease of devices; clients have three times as long.
 pub(super) const LEASE: Time = 3000;
+/// How long capabilities last: longer than the lease of a client.
+pub(super) const LIFETIME: Time = 14_000;
 /// How long the faults go on.
 const TROUBLE: Time = 60_000;
 /// Longest time that everything may take to settle after them.
@@ -49,22 +51,34 @@ pub(super) struct Value {
 pub(super) struct Entry {
     pub(super) name: u32,
     pub(super) stamp: u64,
+    pub(super) moves: u32,
     pub(super) value: Option<Value>,
+}
+
+impl Entry {
+    /// Which of two entries is newer.
+    pub(super) fn version(&self) -> Version {
+        Version { stamp: self.stamp, moves: self.moves }
+    }
 }
 
 /// What is asked.
 #[derive(Debug, Clone)]
 pub(super) enum Request {
-    Append { segment: u64, at: u64, parts: Vec<(Run, u64)>, fence: u32, epoch: u64 },
-    Insert { entries: Vec<Entry>, epoch: u64 },
-    Find { name: u32, epoch: u64 },
+    Append { segment: u64, at: u64, parts: Vec<(Run, u64)>, fence: u32, epoch: u64, expires: Time },
+    Insert { entries: Vec<Entry>, epoch: u64, expires: Time },
+    Find { name: u32, epoch: u64, expires: Time },
+    Replace { old: Option<Entry>, new: Entry, epoch: u64, expires: Time },
     Copy { slots: Vec<usize>, epoch: u64 },
     Fence { segment: u64, fence: u32 },
     Seal { segment: u64, length: u64 },
     Heartbeat { device: u32, ready: Vec<(usize, u64)>, sent: Time },
+    Join { client: usize, incarnation: u64 },
     Renew { client: usize, incarnation: u64 },
     Open { client: usize, incarnation: u64, avoid: Vec<DeviceId> },
-    Sealed { segment: u64, length: u64 },
+    Sealed { segment: u64, length: u64, client: usize, incarnation: u64 },
+    Emptied { segment: u64, client: usize, incarnation: u64 },
+    Free { segment: u64 },
 }
 
 /// What is answered.
@@ -84,8 +98,15 @@ pub(super) enum Answer {
         map: Map,
         sent: Time,
     },
-    Renewed(Map),
+    Renewed {
+        map: Map,
+        expires: Time,
+        incarnation: u64,
+    },
+    /// The lease of the client with this number has ended.
+    Gone(u64),
     Segment {
+        opened_as: u64,
         segment: u64,
         devices: Vec<DeviceId>,
         data: u8,
@@ -116,6 +137,11 @@ pub(super) enum Event {
         device: u32,
         life: u64,
     },
+    /// Somebody reads what it found before.
+    Read {
+        name: u32,
+        value: Value,
+    },
     /// A part does what is due.
     Tick(Party),
     Fault,
@@ -132,7 +158,10 @@ pub(super) struct World {
     next_request: u64,
     pub(super) devices: Vec<Device>,
     pub(super) metadata: Metadata,
+    /// The clients, and behind them the compactor.
     pub(super) clients: Vec<Client>,
+    /// The names that lie in each segment.
+    pub(super) directories: BTreeMap<u64, BTreeSet<u32>>,
     pub(super) troubled: bool,
     erased: u32,
     pub(super) violations: Vec<Violation>,
@@ -140,6 +169,7 @@ pub(super) struct World {
     steps: u64,
     pub(super) stored: u64,
     pub(super) taken: u64,
+    pub(super) freed: u64,
     pub(super) next_token: u64,
 }
 
@@ -157,7 +187,8 @@ impl World {
             next_request: 0,
             devices: (1..=DEVICES).map(|number| Device::new(number, map.clone())).collect(),
             metadata,
-            clients: (0..CLIENTS).map(|number| Client::new(number, map.clone())).collect(),
+            directories: BTreeMap::new(),
+            clients: (0..=CLIENTS).map(|number| Client::new(number, map.clone())).collect(),
             troubled: true,
             erased: 0,
             violations: Vec::new(),
@@ -165,13 +196,14 @@ impl World {
             steps: 0,
             stored: 0,
             taken: 0,
+            freed: 0,
             next_token: 0,
             chance,
         };
         for device in 1..=DEVICES {
             world.at(0, Event::Tick(Party::Device(device)));
         }
-        for client in 0..CLIENTS {
+        for client in 0..=CLIENTS {
             world.at(10, Event::Tick(Party::Client(client)));
         }
         world.at(LEASE / 4, Event::Tick(Party::Metadata));
@@ -296,6 +328,7 @@ impl World {
             Event::Timeout { id, from: Party::Metadata } => self.metadata_told(id, None),
             Event::Timeout { id, from: Party::Device(device) } => self.device_gives_up(device, id),
             Event::Commit { device, life } => self.commit(device, life),
+            Event::Read { name, value } => self.read(name, value),
             Event::Tick(Party::Device(device)) => self.device_tick(device),
             Event::Tick(Party::Client(client)) => self.client_tick(client),
             Event::Tick(Party::Metadata) => self.metadata_tick(),
@@ -318,16 +351,34 @@ impl World {
             }
             9 => self.metadata_restarts(),
             10 => {
-                let client = self.below(CLIENTS as u64) as usize;
+                let client = self.below(CLIENTS as u64 + 1) as usize;
                 self.client_pauses(client);
             }
             _ => {
-                let client = self.below(CLIENTS as u64) as usize;
+                let client = self.below(CLIENTS as u64 + 1) as usize;
                 self.client_dies(client);
             }
         }
-        let pause = 200 + self.below(2500);
+        // Now and then long enough for the index to be whole again.
+        let pause = match self.below(8) {
+            0 => 3000 + self.below(9000),
+            _ => 200 + self.below(2500),
+        };
         self.at(self.now + pause, Event::Fault);
+    }
+
+    /// Whoever found this may read it until its capability expires.
+    pub(super) fn will_be_read(&mut self, entry: Option<Entry>) {
+        let Some(Entry { name, value: Some(value), .. }) = entry else { return };
+        let later = self.now + self.below(LIFETIME);
+        self.at(later, Event::Read { name, value });
+    }
+
+    fn read(&mut self, name: u32, value: Value) {
+        if !self.metadata.segments.contains_key(&value.segment) {
+            let what = format!("name {name} was found in segment {}, which is gone", value.segment);
+            self.violate("what was found can be read", what);
+        }
     }
 
     pub(super) fn outcome(self) -> ClusterOutcome {
@@ -337,6 +388,7 @@ impl World {
             steps: self.steps,
             stored: self.stored,
             taken: self.taken,
+            freed: self.freed,
             epochs: self.metadata.map.epoch,
         }
     }

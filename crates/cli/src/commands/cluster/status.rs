@@ -33,7 +33,8 @@ pub(crate) fn run(context: &Context, _: &Args) -> Result<()> {
     let record = json!({
         "type": "cluster", "cluster": status.cluster, "epoch": status.epoch, "data": status.k, "parity": status.m,
         "formed": status.formed, "segments_open": status.segments_open,
-        "segments_sealed": status.segments_sealed, "rebuilding": status.rebuilding, "records": status.records,
+        "segments_sealed": status.segments_sealed, "segments_emptied": status.segments_emptied,
+        "compacting": status.compacting, "rebuilding": status.rebuilding, "records": status.records,
     });
     output.result(&record, || summary(&status))
 }
@@ -108,5 +109,10 @@ fn summary(status: &ClusterStatus) -> String {
         0 => String::new(),
         parts => format!("; {parts} parts of segments are to be rebuilt"),
     };
-    format!("{k}+{m}, epoch {}; {sealed} segments, {open} open{rebuild}; {health}\n", status.epoch)
+    let garbage = match (status.compacting, status.segments_emptied) {
+        (0, 0) => String::new(),
+        (0, emptied) => format!("; {emptied} are empty and will be removed"),
+        (some, emptied) => format!("; {some} are to be compacted, {emptied} are empty and will be removed"),
+    };
+    format!("{k}+{m}, epoch {}; {sealed} segments, {open} open{garbage}{rebuild}; {health}\n", status.epoch)
 }

@@ -20,7 +20,7 @@ use crate::clock::monotonic;
 use crate::http::{Failure, Reply, ask_in_turn, json, with_json};
 use crate::problem::{Answer, Problem, Word};
 use crate::token::ClusterToken;
-use crate::wire::{Heartbeat, JoinAnswer, JoinRequest, Pulse, RebuildTask};
+use crate::wire::{CompactTask, Heartbeat, JoinAnswer, JoinRequest, Pulse, RebuildTask};
 
 /// Waits between tries to join.
 const JOIN_PAUSE: Duration = Duration::from_millis(300);
@@ -57,6 +57,8 @@ pub struct Agent {
     peers: Mutex<BTreeMap<DeviceId, String>>,
     /// Components that are to be rebuilt here.
     tasks: watch::Sender<Vec<RebuildTask>>,
+    /// A segment that is to be compacted here.
+    compaction: watch::Sender<Option<CompactTask>>,
 }
 
 impl Agent {
@@ -74,6 +76,7 @@ impl Agent {
             news: Notify::new(),
             peers: Mutex::default(),
             tasks: watch::Sender::new(Vec::new()),
+            compaction: watch::Sender::new(None),
         })
     }
 
@@ -102,6 +105,8 @@ impl Agent {
         side.spawn(async move { tidier.tidy_for_ever().await });
         let builder = Arc::clone(self);
         side.spawn(async move { builder.rebuild_for_ever().await });
+        let compactor = Arc::clone(self);
+        side.spawn(async move { compactor.compact_for_ever().await });
         let scrubber = Arc::clone(self);
         side.spawn(async move { scrubber.scrub_for_ever().await });
         let mut silent = false;
@@ -212,6 +217,7 @@ impl Agent {
         guard.joined(device, key, pulse.key_epoch);
         *self.peers.lock() = pulse.peers;
         self.tasks.send_replace(pulse.rebuild);
+        self.compaction.send_replace(pulse.compact);
         if let Some(map) = pulse.map.filter(|map| map.epoch > guard.epoch()) {
             self.follow(map).await.map_err(Failure::Refused)?;
         }

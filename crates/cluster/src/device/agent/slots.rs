@@ -7,10 +7,10 @@ use proto::cluster::{DeviceId, Holder, Map, decode_batch, teachers};
 
 use super::Agent;
 use crate::device::Device;
-use crate::device::index_routes::slots_text;
 use crate::device::work::blocking;
 use crate::http::{Failure, Reply, get_json, send};
 use crate::problem::{Answer, Problem, Word};
+use crate::slots::slots_text;
 use crate::wire::{CAPABILITY_HEADER, EPOCH_HEADER, MORE_HEADER};
 
 /// Waits before a slot that could not be copied is tried again.

@@ -1,21 +1,27 @@
 //! What the device does for its objects by itself: rebuilds components of lost devices, seals and completes those that
-//! it missed the end of, looks for damage and mends it. formats/cluster.md, section 7.
+//! it missed the end of, looks for damage and mends it, and moves what is in use out of segments with garbage.
+//! formats/cluster.md, sections 8 and 9.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::cluster::ObjectId;
 use reqwest::Method;
 
-use super::Agent;
+use super::{Agent, AgentSetting};
+use crate::client::{ClusterAccess, Pace, compact};
+use crate::clock::monotonic;
 use crate::device::rebuild::{complete, rebuild};
 use crate::device::scrub::{mend, verify};
 use crate::device::work::blocking;
 use crate::http::{Failure, Reply, ask_in_turn, json, with_json};
-use crate::wire::{ComponentRequest, RebuildTask, Rebuilt, Segment, SegmentState};
+use crate::wire::{CompactTask, ComponentRequest, RebuildTask, Rebuilt, Segment, SegmentState};
 
 /// How often components that are not sealed are looked at.
 const TIDY_EVERY: Duration = Duration::from_secs(20);
-/// Wait before something that failed is tried again.
+/// Wait before a segment that could not be compacted is tried again.
+const COMPACT_PAUSE: Duration = Duration::from_secs(5);
+/// Wait before something else that failed is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl Agent {
@@ -37,6 +43,31 @@ impl Agent {
             }
             // What was done, or failed, comes again with the next heartbeat if it is still to be done.
             self.tasks.send_modify(|tasks| tasks.retain(|other| other.segment != task.segment));
+        }
+    }
+
+    /// Compacts segments, as a client of the cluster.
+    pub(super) async fn compact_for_ever(&self) {
+        let mut task = self.compaction.subscribe();
+        loop {
+            let Some(CompactTask { segment, group }) =
+                task.wait_for(Option::is_some).await.ok().and_then(|task| *task)
+            else {
+                return;
+            };
+            let AgentSetting { metadata, token, rebuild_bytes_per_second, .. } = self.setting.clone();
+            let access = ClusterAccess { metadata, group, token, immutable: &[] };
+            let device = Arc::clone(&self.device);
+            let pace: Pace = Arc::new(move |bytes| {
+                let wait = |rate| device.rates.take(group, bytes, rate, monotonic());
+                rebuild_bytes_per_second.map_or(Duration::ZERO, wait)
+            });
+            match compact(access, segment, pace).await {
+                Ok(()) => self.news.notify_one(),
+                Err(_) => tokio::time::sleep(COMPACT_PAUSE).await,
+            }
+            // What failed comes again with the next heartbeat if it is still to be done.
+            self.compaction.send_if_modified(|task| task.take_if(|task| task.segment == segment).is_some());
         }
     }
 
