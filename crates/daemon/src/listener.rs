@@ -10,7 +10,8 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use tokio::io::{AsyncRead, AsyncWrite};
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
@@ -37,6 +38,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Time for running requests to finish after the order to stop.
 const GRACE: Duration = Duration::from_secs(5);
+/// The first byte of TLS: a record of a handshake (RFC 8446, section 5.1).
+const HANDSHAKE_RECORD: u8 = 22;
 /// Pause after a failed `accept`, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -104,6 +107,13 @@ async fn handle(
     if stream.set_nodelay(true).and_then(|()| socket.set_tcp_user_timeout(Some(SILENCE_MAX))).is_err() {
         return;
     }
+    if door.tls.is_some() {
+        let Ok(Ok(first)) = timeout(HANDSHAKE_TIME_MAX, first_byte(&stream)).await else { return };
+        if first != HANDSHAKE_RECORD {
+            let _ = timeout(HANDSHAKE_TIME_MAX, refuse_plain(stream)).await;
+            return;
+        }
+    }
     let stream = Paced::new(stream);
     let rate = stream.send_rate();
     let stream = Steady::new(stream);
@@ -115,6 +125,26 @@ async fn handle(
             }
         }
     }
+}
+
+/// What comes first, which stays to be read; 0 at the end.
+async fn first_byte(stream: &TcpStream) -> std::io::Result<u8> {
+    let mut first = [0];
+    stream.peek(&mut first).await.map(|_| first[0])
+}
+
+/// Tells a client in plain HTTP that this port speaks TLS; else it could not know what is wrong. Clients of the API
+/// read the type, parts of a cluster the problem.
+async fn refuse_plain(mut stream: TcpStream) -> std::io::Result<()> {
+    let problem = json!({
+        "type": "invalid", "title": "Bad Request", "status": 400, "detail": "this port speaks TLS", "problem": "tls",
+    });
+    let body = problem.to_string();
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\n";
+    stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await?;
+    stream.shutdown().await?;
+    // A connection that is closed with unread data is reset, and the answer may be lost with it.
+    tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.map(drop)
 }
 
 async fn exchange(
