@@ -105,6 +105,10 @@ impl From<base::Error> for Failure {
                 Exit::Failed,
                 Some("is `diskcast serve` running there, and does the firewall allow its port?"),
             ),
+            // Their texts say what to do: there are no tokens to be made.
+            ErrorKind::Untrusted | ErrorKind::Denied if base::chain(&error).contains("cluster") => {
+                (Exit::Unauthorized, None)
+            }
             ErrorKind::Untrusted => (
                 Exit::Unauthorized,
                 Some("take the token that this server prints when it starts; it names its certificate"),

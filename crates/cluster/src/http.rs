@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::authority::Authority;
 use crate::problem::{Body, Problem, Word};
+use crate::token::ClusterToken;
 use crate::wire::{EPOCH_HEADER, LENGTH_HEADER};
 
 /// Longest time to set up a connection.
@@ -26,13 +28,15 @@ pub(crate) enum Failure {
     Refused(Problem),
     /// It can't be reached, or its answer broke off.
     Unreachable(String),
+    /// What answers there is no part of this cluster, or one of the two speaks TLS and the other does not.
+    Untrusted(String),
 }
 
 impl Failure {
     pub(crate) fn word(&self) -> Option<Word> {
         match self {
             Self::Refused(problem) => Some(problem.word),
-            Self::Unreachable(_) => None,
+            Self::Unreachable(_) | Self::Untrusted(_) => None,
         }
     }
 
@@ -40,6 +44,7 @@ impl Failure {
         match self {
             Self::Refused(problem) => Error::new(problem.word.kind(), format!("{what}: {}", problem.detail)),
             Self::Unreachable(why) => Error::new(ErrorKind::Unreachable, format!("{what}: {why}")),
+            Self::Untrusted(why) => Error::new(ErrorKind::Untrusted, format!("{what}: {why}")),
         }
     }
 }
@@ -48,21 +53,17 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(problem) => f.write_str(&problem.detail),
-            Self::Unreachable(why) => f.write_str(why),
+            Self::Unreachable(why) | Self::Untrusted(why) => f.write_str(why),
         }
     }
 }
 
-/// A client that keeps connections open. Each request has a timeout of its own.
-pub(crate) fn client() -> Result<Client> {
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("ring knows TLS 1.2 and 1.3")
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth();
+/// A client of the parts of the cluster with this token, which keeps connections open. With `tls` it sends nothing in
+/// plain HTTP, whatever the map says. Each request has a timeout of its own.
+pub(crate) fn client(token: &ClusterToken, tls: bool) -> Result<Client> {
     Client::builder()
-        .use_preconfigured_tls(tls)
+        .use_preconfigured_tls(Authority::of(token)?.client()?)
+        .https_only(tls)
         .user_agent(concat!("diskcast/", env!("CARGO_PKG_VERSION")))
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
@@ -97,7 +98,7 @@ pub(crate) async fn ask_in_turn<T>(
     let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
     for address in addresses {
         match read(send_for_bytes(request(address)).await) {
-            Err(failure @ Failure::Unreachable(_)) => last = failure,
+            Err(failure @ (Failure::Unreachable(_) | Failure::Untrusted(_))) => last = failure,
             answer => return answer,
         }
     }
@@ -131,10 +132,14 @@ pub(crate) fn json<T: DeserializeOwned>(answer: Reply<Bytes>) -> Reply<T> {
 
 async fn refusal(answer: Response) -> Failure {
     let status = answer.status();
+    let place = place(Some(answer.url()));
     let number = |name| answer.headers().get(name)?.to_str().ok()?.parse::<u64>().ok();
     let number = number(EPOCH_HEADER).or_else(|| number(LENGTH_HEADER));
     let body = answer.bytes().await.unwrap_or_default();
     match serde_json::from_slice::<Body>(&body) {
+        Ok(body) if body.problem == Word::Tls => Failure::Untrusted(format!(
+            "{place} speaks TLS: its location begins with cluster://, and its devices need no --no-tls"
+        )),
         Ok(body) => Failure::Refused(Problem { word: body.problem, detail: body.detail, number }),
         Err(_) if status == StatusCode::NOT_FOUND => {
             Failure::Unreachable("something else answers there: it does not know this command".to_owned())
@@ -152,11 +157,31 @@ fn unreachable(error: &reqwest::Error) -> Failure {
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
-    let place =
-        error.url().and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
-    let place = place.unwrap_or_else(|| "the other side".to_owned());
+    let place = place(error.url());
     if error.is_timeout() {
         return Failure::Unreachable(format!("{place} does not answer in time"));
     }
-    Failure::Unreachable(format!("{place}: {cause}"))
+    match tls_failure(cause) {
+        Some(rustls::Error::InvalidCertificate(_)) => Failure::Untrusted(format!(
+            "{place} has no certificate of this cluster: it belongs to another, or the token is another's"
+        )),
+        // What came is no TLS at all.
+        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
+            Failure::Untrusted(format!(
+                "{place} speaks plain HTTP: its location begins with cluster+http://, and its devices need --no-tls"
+            ))
+        }
+        _ => Failure::Unreachable(format!("{place}: {cause}")),
+    }
+}
+
+fn place(url: Option<&Url>) -> String {
+    let place = url.and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
+    place.unwrap_or_else(|| "the other side".to_owned())
+}
+
+/// What TLS says about a failed request. It lies in errors of I/O, which do not name it as their source.
+fn tls_failure<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    let inner = |error: &'a std::io::Error| tls_failure(error.get_ref()?);
+    cause.downcast_ref().or_else(|| cause.downcast_ref().and_then(inner))
 }

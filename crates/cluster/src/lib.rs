@@ -10,6 +10,7 @@ pub mod device;
 pub mod metadata;
 pub mod wire;
 
+mod authority;
 mod clock;
 mod database;
 mod http;
@@ -17,5 +18,6 @@ mod problem;
 mod slots;
 mod token;
 
+pub use authority::Authority;
 pub use proto::cluster::{State, Width};
 pub use token::ClusterToken;

@@ -37,6 +37,8 @@ pub(crate) enum Word {
     Token,
     /// There are too few devices.
     Devices,
+    /// The request came in plain HTTP to a port that speaks TLS.
+    Tls,
 }
 
 impl Word {
@@ -50,7 +52,7 @@ impl Word {
             Self::Damaged => StatusCode::UNPROCESSABLE_ENTITY,
             Self::NotReady | Self::NoLease | Self::Devices => StatusCode::SERVICE_UNAVAILABLE,
             Self::Quota | Self::Full => StatusCode::INSUFFICIENT_STORAGE,
-            Self::Invalid => StatusCode::BAD_REQUEST,
+            Self::Invalid | Self::Tls => StatusCode::BAD_REQUEST,
             Self::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -64,6 +66,7 @@ impl Word {
             Self::Missing => ErrorKind::NotFound,
             Self::Damaged => ErrorKind::Corrupt,
             Self::Epoch | Self::NotReady | Self::NoLease | Self::Devices => ErrorKind::Unreachable,
+            Self::Tls => ErrorKind::Untrusted,
             Self::Quota | Self::Full => ErrorKind::Full,
             Self::Range | Self::Length | Self::Stale | Self::Invalid => ErrorKind::Invalid,
             Self::Failed => ErrorKind::Io,

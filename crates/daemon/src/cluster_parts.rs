@@ -12,7 +12,8 @@ use base::{Error, ErrorKind, Result};
 use cluster::device::{Agent, AgentSetting, Device};
 use cluster::metadata::engine::Embedded;
 use cluster::metadata::{ClusterSetting, Metadata};
-use cluster::{ClusterToken, Width};
+use cluster::{Authority, ClusterToken, Width};
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -29,9 +30,9 @@ pub struct DeviceOptions {
     pub folder: PathBuf,
     /// Address and TCP port; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Where clients reach it, if that is not the address that it listens on: `http://10.0.0.7:7420`.
+    /// Host and port where clients reach it, if that is not the address that it listens on: `10.0.0.7:7420`.
     pub address: Option<String>,
-    /// Addresses of the metadata service.
+    /// Hosts and ports of the metadata service.
     pub metadata: Vec<String>,
     /// The cluster's token.
     pub token: ClusterToken,
@@ -41,8 +42,8 @@ pub struct DeviceOptions {
     pub rebuild_bytes_per_second: Option<u64>,
     /// Bytes per second of its disk that it looks through for damage.
     pub scrub_bytes_per_second: u64,
-    /// Serve beyond loopback, in plain HTTP.
-    pub without_tls: bool,
+    /// Serve TLS and reach the metadata service by TLS; otherwise all in plain HTTP.
+    pub tls: bool,
     /// Receives the notes.
     pub notes: Notes,
 }
@@ -61,8 +62,8 @@ pub struct MetadataOptions {
     pub lease: Duration,
     /// How long capabilities last; space of what was deleted is used again after that.
     pub reclaim_after: Duration,
-    /// Serve beyond loopback, in plain HTTP.
-    pub without_tls: bool,
+    /// Serve TLS and reach devices by TLS; otherwise all in plain HTTP.
+    pub tls: bool,
     /// Receives the notes.
     pub notes: Notes,
 }
@@ -79,23 +80,27 @@ pub struct ClusterPart {
 /// Starts a device.
 ///
 /// # Errors
-/// `Refused` for an address that is in use or may not be served without TLS, or a folder that another process uses;
-/// `Corrupt` if the device's database is damaged; `Io`.
+/// `Refused` for an address that is in use, or a folder that another process uses; `Invalid` for an address that is
+/// none; `Corrupt` if the device's database is damaged; `Io`.
 pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
-    let (runtime, listener, address) = listen(options.listen, options.without_tls)?;
+    let (runtime, listener, address) = listen(options.listen)?;
     if address.ip().is_unspecified() && options.address.is_none() {
         let text = format!("clients can't reach a device at {address}: say where they do");
         return Err(Error::new(ErrorKind::Invalid, text));
     }
+    let reached = options.address.unwrap_or_else(|| address.to_string());
+    let host = reached.rsplit_once(':').map_or(reached.as_str(), |(host, _)| host);
+    let tls = options.tls.then(|| Authority::of(&options.token)?.server(Some(host))).transpose()?;
     crate::private_file::make_folder(&options.folder)?;
     let device = Device::open(&options.folder)?;
     let router = device.router();
+    let scheme = if options.tls { "https" } else { "http" };
     let agent = Agent::new(
         device,
         AgentSetting {
-            metadata: options.metadata,
+            metadata: options.metadata.iter().map(|place| format!("{scheme}://{place}")).collect(),
             token: options.token,
-            address: options.address.unwrap_or_else(|| format!("http://{address}")),
+            address: format!("{scheme}://{reached}"),
             domain: options.domain,
             rebuild_bytes_per_second: options.rebuild_bytes_per_second,
             scrub_bytes_per_second: options.scrub_bytes_per_second,
@@ -110,7 +115,7 @@ pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
             let _ = tell.send(error);
         }
     });
-    Ok(part((runtime, listener, address), router, (stop, stopped), Some(ended)))
+    Ok(part((runtime, listener, address), (tls, router), (stop, stopped), Some(ended)))
 }
 
 /// Starts a metadata service.
@@ -118,11 +123,17 @@ pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
 /// # Errors
 /// As [`serve_device`].
 pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
-    let (runtime, listener, address) = listen(options.listen, options.without_tls)?;
+    let (runtime, listener, address) = listen(options.listen)?;
+    let host = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+    let tls = options.tls.then(|| Authority::of(&options.token)?.server(host.as_deref())).transpose()?;
     crate::private_file::make_folder(&options.folder)?;
     let engine = Arc::new(Embedded::open(&options.folder.join("metadata.redb"))?);
-    let setting =
-        ClusterSetting { width: options.width, lease: options.lease, lifetime: options.reclaim_after };
+    let setting = ClusterSetting {
+        width: options.width,
+        lease: options.lease,
+        lifetime: options.reclaim_after,
+        tls: options.tls,
+    };
     let metadata = {
         let _context = runtime.enter();
         Metadata::open(engine, options.token, &setting)?
@@ -132,17 +143,10 @@ pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
     let notes = options.notes;
     let watched = stopped.clone();
     runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await });
-    Ok(part((runtime, listener, address), router, (stop, stopped), None))
+    Ok(part((runtime, listener, address), (tls, router), (stop, stopped), None))
 }
 
-fn listen(address: SocketAddr, without_tls: bool) -> Result<(Runtime, TcpListener, SocketAddr)> {
-    if !address.ip().is_loopback() && !without_tls {
-        let text = format!(
-            "{address} is no loopback address: the parts of a cluster speak plain HTTP so far, and anybody there could \
-             read tokens and data"
-        );
-        return Err(Error::new(ErrorKind::Refused, text));
-    }
+fn listen(address: SocketAddr) -> Result<(Runtime, TcpListener, SocketAddr)> {
     let runtime =
         Runtime::new().map_err(|error| Error::from_io("start the threads of the service", error))?;
     let bound = runtime.block_on(TcpListener::bind(address));
@@ -154,11 +158,11 @@ fn listen(address: SocketAddr, without_tls: bool) -> Result<(Runtime, TcpListene
 
 fn part(
     (runtime, listener, address): (Runtime, TcpListener, SocketAddr),
-    router: Router,
+    (tls, router): (Option<Arc<ServerConfig>>, Router),
     (stop, stopped): (watch::Sender<bool>, watch::Receiver<bool>),
     ended: Option<Receiver<Error>>,
 ) -> ClusterPart {
-    let serving = runtime.spawn(listener::serve(listener, None, router, stopped));
+    let serving = runtime.spawn(listener::serve(listener, tls, router, stopped));
     ClusterPart { address, stop, serving: Some(serving), ended, runtime: Some(runtime) }
 }
 

@@ -3,19 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::serve::Listener;
 use cluster::client::{Cluster, ClusterAccess};
 use cluster::device::{Agent, AgentSetting, Device};
 use cluster::metadata::engine::Embedded;
 use cluster::metadata::{ClusterSetting, Metadata};
-use cluster::{ClusterToken, Width};
-use tokio::net::TcpListener;
+use cluster::{Authority, ClusterToken, Width};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// A cluster whose parts can be stopped and started.
 pub struct ClusterSite {
@@ -78,13 +82,14 @@ impl ClusterSite {
                 Err(_) => self.runtime.block_on(tokio::task::yield_now()),
             }
         };
-        let setting = ClusterSetting { width: self.width, lease: self.lease, lifetime: self.lifetime };
+        let setting =
+            ClusterSetting { width: self.width, lease: self.lease, lifetime: self.lifetime, tls: true };
         let _context = self.runtime.enter();
         let metadata = Metadata::open(engine, self.token.clone(), &setting).unwrap();
         let listener = self.listen(self.metadata_port);
         self.metadata_port = listener.local_addr().unwrap().port();
         let (stop, stopped) = watch::channel(false);
-        let serving = serve(listener, metadata.router());
+        let serving = serve(self.tls(), listener, metadata.router());
         let watching = self.runtime.spawn(metadata.run(stopped, |_| {}));
         self.metadata = Some(Running { tasks: vec![self.runtime.spawn(serving), watching], _stop: stop });
     }
@@ -115,9 +120,9 @@ impl ClusterSite {
         let listener = self.listen(self.devices[number].0);
         let port = listener.local_addr().unwrap().port();
         let setting = AgentSetting {
-            metadata: vec![format!("http://127.0.0.1:{}", self.metadata_port)],
+            metadata: vec![format!("https://127.0.0.1:{}", self.metadata_port)],
             token: self.token.clone(),
-            address: format!("http://127.0.0.1:{port}"),
+            address: format!("https://127.0.0.1:{port}"),
             domain: format!("host-{number}"),
             rebuild_bytes_per_second: None,
             scrub_bytes_per_second: 1 << 30,
@@ -128,7 +133,7 @@ impl ClusterSite {
         let living = self.runtime.spawn(async move {
             let _ = agent.run(stopped, |_| {}).await;
         });
-        let tasks = vec![self.runtime.spawn(serve(listener, router)), living];
+        let tasks = vec![self.runtime.spawn(serve(self.tls(), listener, router)), living];
         self.devices[number] = (port, Some(Running { tasks, _stop: stop }));
     }
 
@@ -148,7 +153,7 @@ impl ClusterSite {
 
     /// Where a device serves.
     pub fn device_address(&self, number: usize) -> String {
-        format!("http://127.0.0.1:{}", self.devices[number].0)
+        format!("https://127.0.0.1:{}", self.devices[number].0)
     }
 
     fn listen(&self, port: u16) -> TcpListener {
@@ -160,6 +165,10 @@ impl ClusterSite {
                 }
             }
         })
+    }
+
+    fn tls(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Authority::of(&self.token).unwrap().server(None).unwrap())
     }
 
     /// What joins the cluster, for a group.
@@ -191,6 +200,39 @@ impl ClusterSite {
     }
 }
 
-async fn serve(listener: TcpListener, router: Router) {
-    axum::serve(listener, router).await.unwrap();
+/// Connections after their handshakes, of which each takes its own time.
+struct TlsListener(mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>, SocketAddr);
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        self.0.recv().await.expect("it accepts as long as this is served")
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        Ok(self.1)
+    }
+}
+
+async fn serve(tls: TlsAcceptor, listener: TcpListener, router: Router) {
+    let (greeted, streams) = mpsc::channel(16);
+    let served = TlsListener(streams, listener.local_addr().unwrap());
+    let accept = async {
+        loop {
+            let Ok((stream, peer)) = listener.accept().await else { continue };
+            let (tls, greeted) = (tls.clone(), greeted.clone());
+            tokio::spawn(async move {
+                // A client that fails here knows why.
+                if let Ok(stream) = tls.accept(stream).await {
+                    let _ = greeted.send((stream, peer)).await;
+                }
+            });
+        }
+    };
+    tokio::select! {
+        () = accept => {}
+        served = async { axum::serve(served, router).await } => served.unwrap(),
+    }
 }

@@ -1,5 +1,6 @@
 //! `diskcast cluster`: a cluster as a whole.
 
+mod certificate;
 mod rebalance;
 mod rebuild;
 mod retire;
@@ -31,6 +32,7 @@ enum Command {
     Lost(retire::LostArgs),
     Rebalance(rebalance::Args),
     RebuildIndex(rebuild::Args),
+    Certificate(certificate::Args),
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -41,5 +43,6 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Command::Lost(args) => retire::lost(context, args),
         Command::Rebalance(args) => rebalance::run(context, args),
         Command::RebuildIndex(args) => rebuild::run(context, args),
+        Command::Certificate(args) => certificate::run(context, args),
     }
 }

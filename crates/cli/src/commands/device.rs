@@ -8,7 +8,7 @@ use daemon::cluster_parts::{DeviceOptions, serve_device};
 use serde_json::json;
 
 use super::Context;
-use super::metadata::{Serving, hint, until_the_end};
+use super::metadata::{Serving, until_the_end};
 use crate::args::parse::parse_rate;
 use crate::exit::Result;
 use crate::repository;
@@ -22,7 +22,7 @@ use crate::repository;
 #[command(after_help = "\
 Examples:
   diskcast device /srv/disk-1 --metadata 127.0.0.1:7400 --cluster-token /etc/diskcast/cluster.token
-  diskcast device /srv/disk-2 --metadata 10.0.0.1:7400 --listen 10.0.0.7:7420 --domain rack-3 --no-tls")]
+  diskcast device /srv/disk-2 --metadata 10.0.0.1:7400 --listen 10.0.0.7:7420 --domain rack-3")]
 pub(crate) struct Args {
     /// Folder of its objects, on a disk of its own
     #[arg(value_name = "FOLDER")]
@@ -33,8 +33,8 @@ pub(crate) struct Args {
     /// Address and TCP port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Where clients reach it, if not there: `http://10.0.0.7:7420`
-    #[arg(long, value_name = "URL")]
+    /// Where clients reach it, if not there
+    #[arg(long, value_name = "HOST:PORT")]
     pub address: Option<String>,
     /// What fails together with this device: parts of what is stored are spread over domains [default: the host's name]
     #[arg(long, value_name = "NAME")]
@@ -55,15 +55,15 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         folder: args.folder.clone(),
         listen: args.listen,
         address: args.address.clone(),
-        metadata: args.metadata.iter().map(|host| format!("http://{host}")).collect(),
+        metadata: args.metadata.clone(),
         token: repository::cluster_token(&context.global)?,
         domain: args.domain.clone().unwrap_or_else(repository::host_name),
         rebuild_bytes_per_second: args.rebuild_rate.map(|bits| bits / 8),
         scrub_bytes_per_second: args.scrub_rate / 8,
-        without_tls: args.serving.no_tls,
+        tls: !args.serving.no_tls,
         notes: Arc::new(move |note| output.remark(note)),
     });
-    let part = part.map_err(hint)?;
+    let part = part?;
     let address = part.address();
     let folder = args.folder.display().to_string();
     let record = json!({"type": "device", "address": address.to_string(), "folder": folder});

@@ -50,7 +50,8 @@ pub(crate) struct Args {
 /// How a part of a cluster serves.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serving {
-    /// Serve plain HTTP beyond this machine, on a network where nobody else can listen
+    /// Plain HTTP instead of TLS, on a network where nobody else can listen. Then all parts need it, and the location
+    /// is cluster+http://HOST:PORT
     #[arg(long)]
     pub no_tls: bool,
     /// End when standard input ends: with the program that started this one
@@ -70,10 +71,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         width: args.width,
         lease: args.lease,
         reclaim_after: args.reclaim_after,
-        without_tls: args.serving.no_tls,
+        tls: !args.serving.no_tls,
         notes: Arc::new(move |note| output.remark(note)),
     });
-    let part = part.map_err(hint)?;
+    let part = part?;
     let address = part.address();
     let record = json!({"type": "metadata", "address": address.to_string(), "token_file": file});
     output.result(&record, || {
@@ -90,13 +91,6 @@ pub(crate) fn token_in(file: &Path) -> Result<ClusterToken> {
         daemon::private_file::write_private(file, &format!("{}\n", token.as_str()))?;
     }
     Ok(String::from_utf8_lossy(&daemon::private_file::read_private(file)?).parse()?)
-}
-
-/// A failure to start, with what to do.
-pub(crate) fn hint(error: base::Error) -> Failure {
-    let plain = error.to_string().contains("no loopback address");
-    let failure = Failure::from(error);
-    if plain { failure.hint("--no-tls serves there all the same") } else { failure }
 }
 
 /// Waits for a signal, for the end of the parent, or until the part fails.

@@ -3,13 +3,18 @@
 use std::fmt;
 
 use base::{Error, ErrorKind, Result};
+use reqwest::Client;
 
+use crate::http::client;
 use crate::token::ClusterToken;
+
+const TLS: &str = "cluster://";
+const PLAIN: &str = "cluster+http://";
 
 /// The metadata service of a cluster, a group of objects there, and the token.
 #[derive(Debug, Clone)]
 pub struct ClusterAccess {
-    /// Addresses of instances of the metadata service: `http://10.0.0.1:7400`.
+    /// Addresses of instances of the metadata service: `https://10.0.0.1:7400`.
     pub metadata: Vec<String>,
     /// The group: one repository each.
     pub group: u32,
@@ -21,7 +26,7 @@ pub struct ClusterAccess {
 }
 
 impl ClusterAccess {
-    /// The access to `cluster://HOST:PORT[,HOST:PORT]…[/GROUP]`.
+    /// The access to `cluster://HOST:PORT[,HOST:PORT]…[/GROUP]`; with `cluster+http://` in plain HTTP.
     ///
     /// # Errors
     /// `Invalid` if `text` is no such location.
@@ -30,7 +35,10 @@ impl ClusterAccess {
             let detail = "expected cluster://HOST:PORT[,HOST:PORT][/GROUP], with a group from 1 on";
             Error::new(ErrorKind::Invalid, format!("`{}`: {detail}", text.escape_debug()))
         };
-        let rest = text.strip_prefix("cluster://").ok_or_else(wrong)?;
+        let (scheme, rest) = [(TLS, "https"), (PLAIN, "http")]
+            .into_iter()
+            .find_map(|(prefix, scheme)| Some((scheme, text.strip_prefix(prefix)?)))
+            .ok_or_else(wrong)?;
         let (hosts, group) = rest.split_once('/').unwrap_or((rest, "1"));
         let group: u32 = group.parse().map_err(|_| wrong())?;
         let is_host = |host: &str| {
@@ -41,8 +49,17 @@ impl ClusterAccess {
         if group == 0 || group == u32::MAX || !hosts.split(',').all(is_host) {
             return Err(wrong());
         }
-        let metadata = hosts.split(',').map(|host| format!("http://{host}")).collect();
+        let metadata = hosts.split(',').map(|host| format!("{scheme}://{host}")).collect();
         Ok(Self { metadata, group, token, immutable: &[] })
+    }
+
+    /// An HTTP client for the cluster's parts.
+    pub(super) fn http(&self) -> Result<Client> {
+        client(&self.token, self.speaks_tls())
+    }
+
+    fn speaks_tls(&self) -> bool {
+        self.metadata.iter().all(|address| address.starts_with("https://"))
     }
 
     /// The same for a repository, whose chunks and nodes are named by their content.
@@ -54,9 +71,9 @@ impl ClusterAccess {
 
 impl fmt::Display for ClusterAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hosts: Vec<_> =
-            self.metadata.iter().map(|address| address.trim_start_matches("http://")).collect();
-        write!(f, "cluster://{}/{}", hosts.join(","), self.group)
+        let hosts: Vec<_> = self.metadata.iter().filter_map(|address| address.split("//").nth(1)).collect();
+        let prefix = if self.speaks_tls() { TLS } else { PLAIN };
+        write!(f, "{prefix}{}/{}", hosts.join(","), self.group)
     }
 }
 
@@ -68,9 +85,11 @@ mod tests {
     fn locations_are_read() {
         let token = ClusterToken::random().unwrap();
         let access = ClusterAccess::parse("cluster://10.0.0.1:7400,meta-2:7400/7", token.clone()).unwrap();
-        assert_eq!(access.metadata, ["http://10.0.0.1:7400", "http://meta-2:7400"]);
+        assert_eq!(access.metadata, ["https://10.0.0.1:7400", "https://meta-2:7400"]);
         assert_eq!((access.group, access.to_string().as_str()), (7, "cluster://10.0.0.1:7400,meta-2:7400/7"));
-        assert_eq!(ClusterAccess::parse("cluster://[::1]:7400", token.clone()).unwrap().group, 1);
+        let plain = ClusterAccess::parse("cluster+http://[::1]:7400", token.clone()).unwrap();
+        assert_eq!(plain.metadata, ["http://[::1]:7400"]);
+        assert_eq!((plain.group, plain.to_string().as_str()), (1, "cluster+http://[::1]:7400/1"));
         for wrong in [
             "cluster://",
             "cluster://a",

@@ -178,7 +178,7 @@ impl Session {
                         chosen.iter().zip(entries).for_each(|(&at, entry)| found[at] = Some(entry))
                     }
                     Err(failure) => {
-                        if matches!(failure, Failure::Unreachable(_)) {
+                        if matches!(failure, Failure::Unreachable(_) | Failure::Untrusted(_)) {
                             self.suspect(device);
                         }
                         last = failure;
@@ -331,7 +331,7 @@ impl Session {
         let mut after = String::new();
         loop {
             let page = self.page(map, &share, prefix, &after).await;
-            if let Err(Failure::Unreachable(_)) = &page {
+            if let Err(Failure::Unreachable(_) | Failure::Untrusted(_)) = &page {
                 self.suspect(share.device);
             }
             let (items, more) = page?;

@@ -257,8 +257,8 @@ impl Reads {
         let layout = match session.get::<Segment>(&format!("segments/{segment}")).await {
             Ok(found) => layout(segment, found.k, found.m, found.devices),
             // The devices know it, too.
-            Err(Failure::Unreachable(why)) => {
-                ask_devices(session, segment).await.ok_or(Failure::Unreachable(why))?
+            Err(failure @ (Failure::Unreachable(_) | Failure::Untrusted(_))) => {
+                ask_devices(session, segment).await.ok_or(failure)?
             }
             Err(failure) => return Err(failure),
         };

@@ -45,7 +45,7 @@ struct Known {
 
 impl Session {
     pub(super) async fn open(access: ClusterAccess) -> Result<Arc<Self>> {
-        let http = crate::http::client()?;
+        let http = access.http()?;
         let request = ClientRequest { group: access.group };
         let answer: ClientAnswer = ask(&http, &access, "clients", &request)
             .await
@@ -221,16 +221,16 @@ fn to(http: &Client, access: &ClusterAccess, method: Method, address: &str, path
 
 /// The status of the cluster.
 pub(super) async fn status(access: &ClusterAccess) -> Result<Reply<ClusterStatus>> {
-    Ok(get(&crate::http::client()?, access, "status").await)
+    Ok(get(&access.http()?, access, "status").await)
 }
 
 /// Orders parts to be moved; returns how many.
 pub(super) async fn rebalance(access: &ClusterAccess) -> Result<Reply<u64>> {
-    let planned: Reply<Rebalanced> = ask(&crate::http::client()?, access, "rebalance", &()).await;
+    let planned: Reply<Rebalanced> = ask(&access.http()?, access, "rebalance", &()).await;
     Ok(planned.map(|planned| planned.moves))
 }
 
 /// An operator's order.
 pub(super) async fn order(access: &ClusterAccess, path: &str) -> Result<Reply<()>> {
-    Ok(tell(&crate::http::client()?, access, Method::POST, path, &()).await)
+    Ok(tell(&access.http()?, access, Method::POST, path, &()).await)
 }

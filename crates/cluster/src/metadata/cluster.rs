@@ -26,6 +26,8 @@ pub struct ClusterSetting {
     pub lease: Duration,
     /// How long capabilities last. The space of what was deleted is used again after that time.
     pub lifetime: Duration,
+    /// Whether its parts speak TLS: all of them, or none.
+    pub tls: bool,
 }
 
 /// What the engine keeps of the cluster itself.
@@ -58,6 +60,7 @@ pub struct Metadata {
     pub(super) token: ClusterToken,
     pub(super) lease: Duration,
     pub(super) lifetime: Duration,
+    pub(super) tls: bool,
     secret: [u8; 32],
     /// The map as this instance knows it, with its revision.
     map: Mutex<(Map, u64)>,
@@ -87,17 +90,19 @@ impl Metadata {
         let map = read(engine.as_ref(), MAP)?;
         let unreadable = || Error::new(ErrorKind::Corrupt, "the cluster's secret can't be read");
         let secret = hex::decode(&record.secret).ok_or_else(unreadable)?;
+        let http = crate::http::client(&token, setting.tls)?;
         Ok(Arc::new(Self {
             engine,
             token,
             lease: setting.lease,
             lifetime: setting.lifetime,
+            tls: setting.tls,
             secret,
             map: Mutex::new(map),
             devices: Mutex::default(),
             clients: Mutex::default(),
             started: monotonic(),
-            http: crate::http::client()?,
+            http,
             rebuild: Mutex::default(),
             compaction: Mutex::default(),
         }))

@@ -52,10 +52,10 @@ impl Metadata {
         if request.identity.len() != 32 || !request.identity.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return invalid("an identity of 32 hexadecimal digits");
         }
-        let place =
-            request.address.strip_prefix("http://").or_else(|| request.address.strip_prefix("https://"));
+        let scheme = if self.tls { "https://" } else { "http://" };
+        let place = request.address.strip_prefix(scheme);
         if place.is_none_or(|place| ["0.0.0.0", "[::]"].iter().any(|all| place.starts_with(all))) {
-            return invalid("an address that clients can reach, which begins with http:// or https://");
+            return invalid(&format!("an address that clients can reach, which begins with {scheme}"));
         }
         let known = self.members()?.into_iter().find(|member| member.identity == request.identity);
         let member = match known {

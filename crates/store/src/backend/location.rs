@@ -13,7 +13,8 @@ pub enum Location {
     Folder(PathBuf),
     /// A bucket of an S3-compatible store, or a part of one. [`crate::S3Access`] has its endpoint and credentials.
     S3(Bucket),
-    /// A group of objects in a cluster of devices: `cluster://HOST:PORT/GROUP`. [`crate::Setting`] has the store.
+    /// A group of objects in a cluster of devices: `cluster://HOST:PORT/GROUP`, or `cluster+http://…` without TLS.
+    /// [`crate::Setting`] has the store.
     Cluster(String),
     /// The memory of this process; lost when the `Repository` value is dropped.
     Memory,
@@ -76,7 +77,8 @@ impl FromStr for Location {
                 Err(why) => invalid(why),
             };
         }
-        if text.strip_prefix("cluster://").is_some_and(|rest| !rest.is_empty()) {
+        if ["cluster://", "cluster+http://"].iter().any(|scheme| text.starts_with(scheme) && text != *scheme)
+        {
             // What makes the store reads the rest.
             return Ok(Self::Cluster(text.to_owned()));
         }

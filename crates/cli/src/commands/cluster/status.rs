@@ -5,6 +5,7 @@ use cluster::State;
 use cluster::client::{Cluster, ClusterAccess};
 use cluster::wire::{ClusterStatus, DeviceView};
 use serde_json::json;
+use store::Location;
 
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
@@ -41,11 +42,12 @@ pub(crate) fn run(context: &Context, _: &Args) -> Result<()> {
 
 /// The cluster that the options name.
 pub(super) fn access(context: &Context) -> Result<ClusterAccess> {
-    let location = context.global.repo.clone().filter(|repo| repo.starts_with("cluster://"));
-    let location = location.ok_or_else(|| {
-        Failure::new(Exit::Usage, "which cluster?")
-            .hint("--repo cluster://HOST:PORT or DISKCAST_REPO name it")
-    })?;
+    let location = context.global.repo.clone();
+    let location =
+        location.filter(|repo| matches!(repo.parse(), Ok(Location::Cluster(_)))).ok_or_else(|| {
+            Failure::new(Exit::Usage, "which cluster?")
+                .hint("--repo cluster://HOST:PORT or DISKCAST_REPO name it")
+        })?;
     Ok(ClusterAccess::parse(&location, repository::cluster_token(&context.global)?)?)
 }
 
@@ -64,7 +66,7 @@ fn table(status: &ClusterStatus) -> Table {
         let copying = if *copying > 0 { format!(" ({copying})") } else { String::new() };
         table.row([
             device.device.to_string(),
-            device.address.trim_start_matches("http://").to_owned(),
+            device.address.split("//").nth(1).unwrap_or_default().to_owned(),
             device.domain.clone(),
             state(device.state).to_owned(),
             show_bytes(*used),

@@ -49,6 +49,15 @@ pub(crate) struct Args {
     /// Address of the metadata service; the devices take the ports after it
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7400")]
     pub listen: SocketAddr,
+    /// Plain HTTP between the parts
+    #[arg(long)]
+    pub no_tls: bool,
+}
+
+impl Args {
+    fn location(&self) -> String {
+        format!("{}://{}", if self.no_tls { "cluster+http" } else { "cluster" }, self.listen)
+    }
 }
 
 /// One process of the cluster.
@@ -78,12 +87,15 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         // The receiver is there as long as the command runs.
         let _ = end.send(());
     })?;
-    let mut parts = vec![start(metadata_words(args, &folder, &token), "metadata")?];
+    let plain = args.no_tls.then(|| "--no-tls".to_owned());
+    let begin =
+        |words: Vec<String>, name: &str| start(words.into_iter().chain(plain.clone()).collect(), name);
+    let mut parts = vec![begin(metadata_words(args, &folder, &token), "metadata")?];
     for number in 1..=args.devices {
-        parts.push(start(device_words(args, number, &folder, &token), &format!("device-{number:02}"))?);
+        parts.push(begin(device_words(args, number, &folder, &token), &format!("device-{number:02}"))?);
     }
     let global = crate::args::Global {
-        repo: Some(format!("cluster://{}", args.listen)),
+        repo: Some(args.location()),
         cluster_token: Some(token.clone()),
         ..context.global.clone()
     };
@@ -192,7 +204,7 @@ fn ready(global: &crate::args::Global, args: &Args, parts: &mut [Part]) -> Resul
 fn announce(context: &Context, args: &Args, token: &Path, parts: &[Part]) -> Result<()> {
     let pids: Vec<_> =
         parts.iter().filter_map(|part| Some((&part.name, part.child.as_ref()?.id()))).collect();
-    let location = format!("cluster://{}", args.listen);
+    let location = args.location();
     let record = json!({
         "type": "cluster", "location": location, "token_file": token,
         "processes": pids.iter().map(|(name, pid)| json!({"name": name, "pid": pid})).collect::<Vec<_>>(),

@@ -30,11 +30,11 @@ const HEARTBEAT_MAX: Duration = Duration::from_secs(2);
 /// Where a device belongs.
 #[derive(Debug, Clone)]
 pub struct AgentSetting {
-    /// Addresses of the metadata service, tried in order: `http://10.0.0.1:7400`.
+    /// Addresses of the metadata service, tried in order: `https://10.0.0.1:7400`.
     pub metadata: Vec<String>,
     /// The cluster's token.
     pub token: ClusterToken,
-    /// Where clients reach this device.
+    /// Where clients reach this device: `https://10.0.0.7:7420`. All parts speak TLS, or none.
     pub address: String,
     /// What fails together with it.
     pub domain: String,
@@ -67,7 +67,7 @@ impl Agent {
     /// # Errors
     /// `Io` if the HTTP client can't be set up.
     pub fn new(device: Arc<Device>, setting: AgentSetting) -> Result<Self> {
-        let client = crate::http::client()?;
+        let client = crate::http::client(&setting.token, setting.address.starts_with("https://"))?;
         Ok(Self {
             device,
             setting,
@@ -83,7 +83,8 @@ impl Agent {
     /// Joins, and keeps the lease until `stop` becomes true. `event` is told what an operator should know.
     ///
     /// # Errors
-    /// `Denied` and `Refused` if the metadata service does not take this device, `Io` if its disk fails.
+    /// `Denied`, `Refused` and `Untrusted` if this device and the metadata service do not belong together, `Io` if its
+    /// disk fails.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>, event: impl Fn(&str)) -> Result<()> {
         let stopped = stop.clone();
         tokio::select! {
@@ -159,6 +160,7 @@ impl Agent {
                 Err(Failure::Refused(problem)) if problem.word != Word::Failed => {
                     return Err(Failure::Refused(problem).into_error("join the cluster"));
                 }
+                Err(failure @ Failure::Untrusted(_)) => return Err(failure.into_error("join the cluster")),
                 Err(failure) if !std::mem::replace(&mut told, true) => {
                     event(&format!("wait for the metadata service: {failure}"));
                 }
