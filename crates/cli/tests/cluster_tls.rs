@@ -89,6 +89,18 @@ fn openssl_and_curl_verify_the_parts() {
             .args(named.split_whitespace()),
     );
     assert!(well && said.contains("\"epoch\""), "{said}");
+    // A device in plain HTTP has no place among them.
+    let identity = "0123456789abcdef".repeat(2);
+    let join = format!(
+        r#"{{"identity":"{identity}","address":"http://10.0.0.7:1","domain":"a","bytes":1,"free":1}}"#
+    );
+    let (well, said) = run(
+        &bench,
+        Command::new("curl")
+            .args(["--silent", "--cacert", "cluster.pem", "--oauth2-bearer", token.trim()])
+            .args(["--json", &join, &format!("https://{place}/metadata/v1/devices")]),
+    );
+    assert!(well && said.contains("which begins with https://"), "{said}");
 }
 
 #[test]

@@ -185,3 +185,20 @@ fn tls_failure<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a r
     let inner = |error: &'a std::io::Error| tls_failure(error.get_ref()?);
     cause.downcast_ref().or_else(|| cause.downcast_ref().and_then(inner))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_with_tls_sends_nothing_in_plain_http() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let token = ClusterToken::random().unwrap();
+        let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        plain.set_nonblocking(true).unwrap();
+        let url = format!("http://{}/device/v1/status", plain.local_addr().unwrap());
+        let failed = runtime.block_on(send(client(&token, true).unwrap().get(url))).unwrap_err();
+        assert!(matches!(failed, Failure::Unreachable(_)), "{failed}");
+        assert_eq!(plain.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "nobody came");
+    }
+}
