@@ -10,7 +10,7 @@ use base::Chance;
 use bytes::Bytes;
 use cluster::client::{Cluster, ClusterAccess};
 use futures::executor::block_on;
-use lab::{Engine, Gateway};
+use lab::Gateway;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt as _};
@@ -33,8 +33,10 @@ pub(crate) const GROUP: Group = Group {
             "cluster.put",
             "durable puts of 16 MiB over object_store with fsync, bytes that reach the disk; at least 0.8",
         ),
-        ("cluster.get", "cached gets of 16 MiB over versitygw, read by curl; at least 1.0"),
+        ("cluster.get", "cached gets of 16 MiB over versitygw, read by curl, both with TLS; at least 1.0"),
         ("cluster.degraded", "gets with two of ten devices killed over gets with all; at least 0.7"),
+        ("cluster.tls_put", "puts with TLS over puts to a cluster with --no-tls; shown"),
+        ("cluster.tls_get", "cached gets with TLS over gets from a cluster with --no-tls; shown"),
     ],
     measure,
 };
@@ -49,8 +51,9 @@ const WRITTEN: f64 = 1.25;
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
     context.calm()?;
-    let trial = Trial::start(context)?;
+    let trial = Trial::start(context, 17400, &[])?;
     let mut figures = images(context, &trial)?;
+    figures.extend(cost_of_tls(context, &trial)?);
     figures.extend(objects(context, &trial)?);
     Ok(figures)
 }
@@ -64,10 +67,11 @@ struct Trial {
 }
 
 impl Trial {
-    fn start(context: &Context) -> Result<Self> {
+    fn start(context: &Context, port: u16, more: &[&str]) -> Result<Self> {
         let folder = context.folder()?.join("try");
         let mut command = Command::new(&context.diskcast);
-        command.args(["cluster", "try", "--json", "--listen", "127.0.0.1:17400"]).arg(&folder);
+        command.args(["cluster", "try", "--json", "--listen", &format!("127.0.0.1:{port}")]);
+        command.args(more).arg(&folder);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
@@ -182,7 +186,7 @@ fn settled(trial: &Trial) -> Result<f64> {
 fn objects(context: &Context, trial: &Trial) -> Result<Vec<Figure>> {
     let contents: Vec<Bytes> = (0..OBJECTS as u64).map(random).collect();
     let client = trial.client()?;
-    let gateway = Gateway::start(Engine::VersityGw, &context.scratch)?;
+    let gateway = Peer::start(context)?;
     let (mut puts, mut gets, mut rates) = (vec![], vec![], Rates::default());
     for run in 0..RUNS {
         said(&mut Command::new("sync"))?;
@@ -216,7 +220,7 @@ fn objects(context: &Context, trial: &Trial) -> Result<Vec<Figure>> {
         degraded.push(rate / median(&rates.get));
     }
     let workload = "40 random objects of 16 MiB, 8 at a time";
-    let sink = "ten device processes on one disk, plain HTTP on loopback";
+    let sink = "ten device processes on one disk, TLS on loopback, also of versitygw";
     Ok(vec![
         Figure::new("cluster.put", &puts, "ratio", Bar::AtLeast(0.8))
             .peer("object_store", "LocalFileSystem with fsync", median(&rates.folder_put), "MB/s")
@@ -280,34 +284,88 @@ fn get(store: &Cluster, run: usize, contents: &[Bytes]) -> Result<f64> {
     Ok(megabytes(contents.len()) / start.elapsed().as_secs_f64())
 }
 
-fn curl(gateway: &Gateway) -> Command {
-    let [_, (_, key), (_, secret)] = Gateway::variables(gateway.address());
+/// What TLS costs: the same objects to and from a cluster with it and one without.
+fn cost_of_tls(context: &Context, secure: &Trial) -> Result<Vec<Figure>> {
+    let contents: Vec<Bytes> = (0..OBJECTS as u64).map(random).collect();
+    let plain = Trial::start(context, 17500, &["--no-tls"])?;
+    let sides = [secure.client()?, plain.client()?];
+    let (mut puts, mut gets) = ([vec![], vec![]], [vec![], vec![]]);
+    for run in RUNS..2 * RUNS {
+        for (side, client) in sides.iter().enumerate() {
+            said(&mut Command::new("sync"))?;
+            puts[side].push(put(client, run, &contents)?);
+            gets[side].push(get(client, run, &contents)?);
+        }
+    }
+    let figure = |name, [with, without]: [Vec<f64>; 2]| {
+        let ratios: Vec<_> = with.iter().zip(&without).map(|(with, without)| with / without).collect();
+        Figure::new(name, &ratios, "ratio", Bar::Shown)
+            .peer("diskcast", "plain HTTP", median(&without), "MB/s")
+            .peer("diskcast", "TLS", median(&with), "MB/s")
+            .on(
+                "40 random objects of 16 MiB, 8 at a time",
+                "two clusters of ten device processes on one disk",
+            )
+    };
+    Ok(vec![figure("cluster.tls_put", puts), figure("cluster.tls_get", gets)])
+}
+
+/// A versitygw with TLS, and what its certificate lies in.
+struct Peer {
+    gateway: Gateway,
+    certificate: PathBuf,
+}
+
+impl Peer {
+    fn start(context: &Context) -> Result<Self> {
+        let folder = context.folder()?;
+        let (certificate, key) = (folder.join("tls.pem"), folder.join("tls.key"));
+        let words =
+            "req -x509 -newkey ed25519 -nodes -subj /CN=versitygw -addext subjectAltName=IP:127.0.0.1";
+        said(
+            Command::new("openssl")
+                .args(words.split(' '))
+                .arg("-keyout")
+                .arg(&key)
+                .arg("-out")
+                .arg(&certificate),
+        )?;
+        Ok(Self { gateway: Gateway::start_with_tls(&context.scratch, &certificate, &key)?, certificate })
+    }
+
+    fn url(&self, number: usize) -> String {
+        format!("https://{}/images/get/{number}", self.gateway.address())
+    }
+}
+
+fn curl(peer: &Peer) -> Command {
+    let [_, (_, key), (_, secret)] = Gateway::variables(peer.gateway.address());
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--fail", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user"])
         .arg(format!("{key}:{secret}"))
-        .args(["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]);
+        .args(["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"])
+        .arg("--cacert")
+        .arg(&peer.certificate);
     curl
 }
 
-fn put_by_curl(gateway: &Gateway, content: &Bytes) -> Result<()> {
-    let [(_, url), ..] = Gateway::variables(gateway.address());
+fn put_by_curl(peer: &Peer, content: &Bytes) -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(&file, content)?;
     for number in 0..OBJECTS {
-        said(curl(gateway).arg("--upload-file").arg(file.path()).arg(format!("{url}/images/get/{number}")))?;
+        said(curl(peer).arg("--upload-file").arg(file.path()).arg(peer.url(number)))?;
     }
     Ok(())
 }
 
 /// MB/s of 8 processes of curl, each of which reads its share over one connection.
-fn get_by_curl(gateway: &Gateway) -> Result<f64> {
-    let [(_, url), ..] = Gateway::variables(gateway.address());
+fn get_by_curl(peer: &Peer) -> Result<f64> {
     let start = Instant::now();
     let mut readers = Vec::new();
     for reader in 0..IN_FLIGHT {
-        let mut command = curl(gateway);
+        let mut command = curl(peer);
         for number in (reader..OBJECTS).step_by(IN_FLIGHT) {
-            command.args(["--output", "/dev/null"]).arg(format!("{url}/images/get/{number}"));
+            command.args(["--output", "/dev/null"]).arg(peer.url(number));
         }
         readers.push(command.stdin(Stdio::null()).spawn()?);
     }

@@ -40,11 +40,14 @@ impl Engine {
         self.program().exists()
     }
 
-    fn command(self, address: SocketAddr, folder: &Path) -> Command {
+    fn command(self, address: SocketAddr, folder: &Path, tls: Option<[&Path; 2]>) -> Command {
         // The shell kills the store when its own standard input ends. That happens even if this process is killed.
         let mut command = Command::new("sh");
         command.args(["-c", "\"$@\" & store=$!; cat >/dev/null; kill $store; wait $store", "store"]);
         command.arg(self.program());
+        if let Some([certificate, key]) = tls {
+            command.arg("--cert").arg(certificate).arg("--key").arg(key);
+        }
         match self {
             Self::VersityGw => command
                 .args(["--port", &address.to_string(), "--keep-alive", "--quiet", "posix"])
@@ -76,6 +79,18 @@ impl Gateway {
     /// # Errors
     /// `Unsupported` if the program was not built; `Unreachable` or `Io` if it does not start.
     pub fn start(engine: Engine, parent: &Path) -> Result<Self> {
+        Self::launch(engine, parent, None)
+    }
+
+    /// Like [`Self::start`], a versitygw that serves TLS with a certificate and its key from PEM files.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with_tls(parent: &Path, certificate: &Path, key: &Path) -> Result<Self> {
+        Self::launch(Engine::VersityGw, parent, Some([certificate, key]))
+    }
+
+    fn launch(engine: Engine, parent: &Path, tls: Option<[&Path; 2]>) -> Result<Self> {
         if !engine.is_built() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -92,7 +107,7 @@ impl Gateway {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.map_err(io("find a port"))?;
         let child = engine
-            .command(address, folder.path())
+            .command(address, folder.path(), tls)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
