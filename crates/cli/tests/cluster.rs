@@ -102,6 +102,10 @@ fn what_is_wrong_with_a_cluster_is_told() {
     assert!(which.contains("which cluster?") && which.ends_with("exit: 2\n"), "{which}");
     let open = bench.see("device d --metadata 127.0.0.1:1 --listen 0.0.0.0:0 --cluster-token cluster.token");
     assert!(open.contains("say where they do") && open.ends_with("exit: 2\n"), "{open}");
+    for words in ["--metadata http://127.0.0.1:1", "--metadata 127.0.0.1:1 --address https://10.0.0.7:7420"] {
+        let url = bench.see(&format!("device d {words} --cluster-token cluster.token"));
+        assert!(url.contains("expected HOST:PORT") && url.ends_with("exit: 2\n"), "{url}");
+    }
     let other = bench.see("metadata m --width 12+3 --listen 127.0.0.1:0");
     assert!(other.contains("at most 13 together") && other.ends_with("exit: 2\n"), "{other}");
 }

@@ -89,7 +89,8 @@ pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
         return Err(Error::new(ErrorKind::Invalid, text));
     }
     let reached = options.address.unwrap_or_else(|| address.to_string());
-    let host = reached.rsplit_once(':').map_or(reached.as_str(), |(host, _)| host);
+    options.metadata.iter().try_for_each(|place| host(place).map(drop))?;
+    let host = host(&reached)?;
     let tls = options.tls.then(|| Authority::of(&options.token)?.server(Some(host))).transpose()?;
     crate::private_file::make_folder(&options.folder)?;
     let device = Device::open(&options.folder)?;
@@ -144,6 +145,14 @@ pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
     let watched = stopped.clone();
     runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await });
     Ok(part((runtime, listener, address), (tls, router), (stop, stopped), None))
+}
+
+/// The host in `HOST:PORT`.
+fn host(place: &str) -> Result<&str> {
+    let wrong = || Error::new(ErrorKind::Invalid, format!("`{}`: expected HOST:PORT", place.escape_debug()));
+    let parts =
+        place.rsplit_once(':').filter(|(host, port)| !host.contains('/') && port.parse::<u16>().is_ok());
+    parts.map(|(host, _)| host).filter(|host| !host.is_empty()).ok_or_else(wrong)
 }
 
 fn listen(address: SocketAddr) -> Result<(Runtime, TcpListener, SocketAddr)> {
