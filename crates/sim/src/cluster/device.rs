@@ -321,7 +321,11 @@ impl World {
             Request::Insert { epoch: sent, .. } if sent != epoch => Answer::Epoch,
             Request::Insert { entries, .. } => {
                 let held = entries.iter().all(|entry| device.holds(slot(entry.name), Holder::takes_entries));
-                if held { device.insert(&entries) } else { Answer::Epoch }
+                let answer = if held { device.insert(&entries) } else { Answer::Epoch };
+                if matches!(answer, Answer::Done) {
+                    self.names_only_what_is_there(number, &entries);
+                }
+                answer
             }
             Request::Find { epoch: sent, .. } | Request::Replace { epoch: sent, .. } if sent != epoch => {
                 Answer::Epoch
@@ -348,11 +352,23 @@ impl World {
             Request::Seal { segment, length } => device.seal(segment, length),
             _ => Answer::Refused,
         };
+        let device = self.device(number);
         device.waiting.push((id, from, answer));
         if !std::mem::replace(&mut device.committing, true) {
             let life = device.life;
             let later = self.now + 1 + self.below(15);
             self.at(later, Event::Commit { device: number, life });
+        }
+    }
+
+    /// Nobody inserts an entry of a segment that was given up.
+    fn names_only_what_is_there(&mut self, number: u32, entries: &[Entry]) {
+        for entry in entries {
+            let Some(segment) = entry.value.map(|value| value.segment) else { continue };
+            if self.metadata.is_given_up(segment) {
+                let what = format!("name {} is in segment {segment} at device {number}", entry.name);
+                self.violate("an entry names no segment that was emptied", what);
+            }
         }
     }
 
