@@ -30,8 +30,9 @@ impl Trial {
             let Some(started) = first.and_then(|line| serde_json::from_str::<Value>(&line).ok()) else {
                 continue;
             };
+            // An error is a line of JSON, too.
+            let Some(location) = started["location"].as_str() else { continue };
             let token = bench.path("try/cluster.token");
-            let location = started["location"].as_str().unwrap();
             let words = format!("--repo {location} --cluster-token {}", token.display());
             return Self { running, started, words };
         }
