@@ -4,7 +4,7 @@ use proto::cluster::{
     ALIGN_BYTES, DIRECTORY_HEADER_BYTES, Item, Piece, Run, Width, decode_directory, directory_lengths,
 };
 
-use super::fetch::{Durations, Layout, fetch};
+use super::fetch::{Layout, Turns, fetch};
 use super::session::Session;
 use crate::http::{Failure, Reply};
 use crate::problem::{Problem, Word};
@@ -18,18 +18,18 @@ pub(super) async fn read_directories(
 ) -> Reply<()> {
     let width = Width::new(segment.k, segment.m).ok_or_else(|| damaged(segment, 0))?;
     let layout = Layout { segment: segment.segment, width, devices: segment.devices.clone() };
-    let durations = Durations::default();
+    let turns = Turns::default();
     let mut at = 0;
     while at < segment.length {
         // The directory begins in the first unit, wherever the run ends.
         let head = Run { at, bytes: ALIGN_BYTES };
-        let (head, _) = fetch(session, &durations, &layout, head, 0..DIRECTORY_HEADER_BYTES as u64).await?;
+        let (head, _) = fetch(session, &turns, &layout, head, 0..DIRECTORY_HEADER_BYTES as u64).await?;
         let (directory, bytes) = directory_lengths(&head).ok_or_else(|| damaged(segment, at))?;
         let run = Run { at, bytes };
         if u64::from(directory) > run.content_bytes(width) {
             return Err(damaged(segment, at));
         }
-        let (content, _) = fetch(session, &durations, &layout, run, 0..u64::from(directory)).await?;
+        let (content, _) = fetch(session, &turns, &layout, run, 0..u64::from(directory)).await?;
         let (items, _) = decode_directory(&content).ok_or_else(|| damaged(segment, at))?;
         for item in items {
             let Item { offset, length, sum, .. } = item;

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use proto::cluster::{ALIGN_BYTES, DeviceId, ObjectId, Run, Width};
 use proto::code::recover_stripe;
 use reqwest::{Method, header};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::index::wants_renewal;
 use super::session::Session;
@@ -25,6 +26,9 @@ const HEDGE_MIN: Duration = Duration::from_millis(60);
 const HEDGE_MAX: Duration = Duration::from_secs(3);
 /// Fetches whose durations are remembered.
 const REMEMBERED: usize = 128;
+/// Components that answer at the same time. All answers come through one switch port, whose buffer many of them overflow
+/// (seed 002, section 4).
+const FAN_IN_MAX: usize = 16;
 
 /// Where the components of a segment are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,13 +38,28 @@ pub(super) struct Layout {
     pub(super) devices: Vec<DeviceId>,
 }
 
-/// How long fetches took lately.
-#[derive(Debug, Default)]
-pub(super) struct Durations(Mutex<VecDeque<Duration>>);
+/// How many components are asked at the same time, and how long fetches took lately.
+#[derive(Debug)]
+pub(super) struct Turns {
+    answers: Semaphore,
+    took: Mutex<VecDeque<Duration>>,
+}
 
-impl Durations {
+impl Default for Turns {
+    fn default() -> Self {
+        Self { answers: Semaphore::new(FAN_IN_MAX), took: Mutex::default() }
+    }
+}
+
+impl Turns {
+    /// Waits until so many more components may be asked.
+    async fn admit(&self, components: usize) -> SemaphorePermit<'_> {
+        let wanted = u32::try_from(components.min(FAN_IN_MAX)).expect("they are few");
+        self.answers.acquire_many(wanted).await.expect("nobody closes it")
+    }
+
     fn add(&self, took: Duration) {
-        let mut recent = self.0.lock();
+        let mut recent = self.took.lock();
         if recent.len() == REMEMBERED {
             recent.pop_front();
         }
@@ -49,7 +68,7 @@ impl Durations {
 
     /// When a fetch counts as slow: after twice the time that 19 of 20 took.
     fn patience(&self) -> Duration {
-        let mut sorted: Vec<_> = self.0.lock().iter().copied().collect();
+        let mut sorted: Vec<_> = self.took.lock().iter().copied().collect();
         sorted.sort_unstable();
         let slow = sorted.get(sorted.len() * 19 / 20).copied().unwrap_or(HEDGE_MAX / 2);
         (slow * 2).clamp(HEDGE_MIN, HEDGE_MAX)
@@ -97,17 +116,18 @@ struct Fetch<'a> {
     last: Option<Failure>,
     /// A device has no such component: it lies elsewhere by now.
     stale: bool,
+    /// How long it took, without the time for which other fetches had their turn.
+    took: Duration,
 }
 
 /// Reads `range` of the content of `run`; also says whether a component is not where `layout` says.
 pub(super) async fn fetch(
     session: &Session,
-    durations: &Durations,
+    turns: &Turns,
     layout: &Layout,
     run: Run,
     range: Range<u64>,
 ) -> Reply<(Bytes, bool)> {
-    let began = monotonic();
     let width = layout.width;
     let mut needed: Vec<Option<Range<u32>>> = vec![None; width.data.into()];
     for span in run.spans(width, range.clone()) {
@@ -118,17 +138,17 @@ pub(super) async fn fetch(
     let map = session.map();
     let perhaps = |&device: &DeviceId| (!session.is_trusted(&map, device)).then_some(Lost::Perhaps);
     let known = layout.devices.iter().map(|device| Known { have: None, lost: perhaps(device) }).collect();
-    let mut fetch = Fetch { session, layout, run, needed, known, last: None, stale: false };
-    fetch.all(durations).await?;
-    let content = fetch.assemble(range);
-    durations.add(monotonic().since(began));
-    Ok((content, fetch.stale))
+    let took = Duration::ZERO;
+    let mut fetch = Fetch { session, layout, run, needed, known, last: None, stale: false, took };
+    fetch.all(turns).await?;
+    turns.add(fetch.took);
+    Ok((fetch.assemble(range), fetch.stale))
 }
 
 impl Fetch<'_> {
     /// Fetches until what is needed is there, or can be computed.
-    async fn all(&mut self, durations: &Durations) -> Reply<()> {
-        let mut patience = durations.patience();
+    async fn all(&mut self, turns: &Turns) -> Reply<()> {
+        let mut patience = turns.patience();
         loop {
             let Some(wanted) = self.wanted() else {
                 // Too many are lost: the slow ones must do.
@@ -144,7 +164,10 @@ impl Fetch<'_> {
             if wanted.is_empty() {
                 return Ok(());
             }
-            self.round(wanted, patience).await;
+            let turn = turns.admit(wanted.len()).await;
+            let began = monotonic();
+            self.round(wanted, turn, patience).await;
+            self.took += monotonic().since(began);
         }
     }
 
@@ -186,14 +209,24 @@ impl Fetch<'_> {
     }
 
     /// Asks components; those that do not answer within `patience` are lost, perhaps.
-    async fn round(&mut self, wanted: Vec<(usize, Range<u32>)>, patience: Duration) {
+    async fn round(
+        &mut self,
+        wanted: Vec<(usize, Range<u32>)>,
+        mut turns: SemaphorePermit<'_>,
+        patience: Duration,
+    ) {
         let mut open: BTreeSet<usize> = wanted.iter().map(|(number, _)| *number).collect();
         let (session, layout, run) = (self.session, self.layout, self.run);
         let mut answers: FuturesUnordered<_> = wanted
             .into_iter()
-            .map(|(number, range)| async move {
-                let answer = component(session, layout, run, number, &range).await;
-                (number, range, answer)
+            .map(|(number, range)| {
+                let turn = turns.split(1);
+                async move {
+                    let answer = component(session, layout, run, number, &range).await;
+                    // Others need not wait for the slowest of these.
+                    drop(turn);
+                    (number, range, answer)
+                }
             })
             .collect();
         let deadline = tokio::time::sleep(patience);
@@ -296,5 +329,24 @@ async fn component(
             }
             Err(failure) => return Err(failure),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn so_many_components_are_asked_and_no_more() {
+        let turns = Turns::default();
+        let asked: Vec<_> = (0..FAN_IN_MAX / 8).map(|_| turns.admit(8).now_or_never().unwrap()).collect();
+        assert!(turns.admit(1).now_or_never().is_none());
+        drop(asked);
+        assert!(
+            turns.admit(2 * FAN_IN_MAX).now_or_never().is_some(),
+            "a wide segment waits for all turns, not for ever"
+        );
     }
 }

@@ -15,7 +15,7 @@ use reqwest::Method;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
-use super::fetch::{Durations, Layout, fetch};
+use super::fetch::{Layout, Turns, fetch};
 use super::session::Session;
 use crate::http::{Failure, Reply, get_json};
 use crate::problem::{Problem, Word};
@@ -37,7 +37,7 @@ const LAYOUTS_MAX: usize = 65_536;
 pub(super) struct Reads {
     layouts: Mutex<HashMap<u64, Arc<Layout>>>,
     kept: Mutex<Kept>,
-    durations: Durations,
+    turns: Turns,
 }
 
 type RunKey = (u64, u64);
@@ -231,7 +231,7 @@ impl Reads {
 
     async fn fetch(&self, session: &Arc<Session>, piece: &Piece, range: Range<u64>) -> Reply<Bytes> {
         let layout = self.layout(session, piece.segment).await?;
-        match fetch(session, &self.durations, &layout, piece.run, range.clone()).await {
+        match fetch(session, &self.turns, &layout, piece.run, range.clone()).await {
             Ok((bytes, stale)) => {
                 if stale {
                     self.layouts.lock().remove(&piece.segment);
@@ -245,7 +245,7 @@ impl Reads {
                 if newer == layout {
                     return Err(failure);
                 }
-                Ok(fetch(session, &self.durations, &newer, piece.run, range).await?.0)
+                Ok(fetch(session, &self.turns, &newer, piece.run, range).await?.0)
             }
         }
     }
