@@ -2,9 +2,11 @@
 //! it missed the end of, looks for damage and mends it, and moves what is in use out of segments with garbage.
 //! formats/cluster.md, sections 8 and 9.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use proto::cluster::ObjectId;
 use reqwest::Method;
 
@@ -25,25 +27,40 @@ const COMPACT_PAUSE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl Agent {
+    /// Rebuilds all components that it is told to, at the same time: one alone waits for the slowest of its sources while
+    /// this device's link is idle.
     pub(super) async fn rebuild_for_ever(&self) {
         let mut tasks = self.tasks.subscribe();
+        let (mut under_way, mut running) = (HashSet::new(), FuturesUnordered::new());
         loop {
-            let next = tasks.wait_for(|tasks| !tasks.is_empty()).await;
-            let Some(task) = next.ok().and_then(|tasks| tasks.first().cloned()) else { return };
-            let setting = (&self.device.rates, self.setting.rebuild_bytes_per_second);
-            let rebuilt = rebuild(&self.device, &self.client, &task, setting).await;
-            let done = match rebuilt {
-                Ok(()) => self.tell_rebuilt(&task).await,
-                Err(failure) => Err(failure),
-            };
-            match done {
-                // Others are waiting: the next heartbeat is due now.
-                Ok(()) => self.news.notify_one(),
-                Err(_) => tokio::time::sleep(PAUSE).await,
+            let told: Vec<RebuildTask> = tasks.borrow_and_update().clone();
+            let fresh = told.into_iter().filter(|task| under_way.insert(task.segment));
+            running.extend(fresh.map(|task| self.rebuild_one(task)));
+            tokio::select! {
+                Some(segment) = running.next() => {
+                    under_way.remove(&segment);
+                }
+                changed = tasks.changed() => if changed.is_err() { return },
             }
-            // What was done, or failed, comes again with the next heartbeat if it is still to be done.
-            self.tasks.send_modify(|tasks| tasks.retain(|other| other.segment != task.segment));
         }
+    }
+
+    /// Rebuilds a component, and returns its segment.
+    async fn rebuild_one(&self, task: RebuildTask) -> u64 {
+        let setting = (&self.device.rates, self.setting.rebuild_bytes_per_second);
+        let rebuilt = rebuild(&self.device, &self.client, &task, setting).await;
+        let done = match rebuilt {
+            Ok(()) => self.tell_rebuilt(&task).await,
+            Err(failure) => Err(failure),
+        };
+        // What was done, or failed, comes again with the next heartbeat if it is still to be done.
+        self.tasks.send_modify(|tasks| tasks.retain(|other| other.segment != task.segment));
+        match done {
+            // Others are waiting: the next heartbeat is due now.
+            Ok(()) => self.news.notify_one(),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+        task.segment
     }
 
     /// Compacts segments, as a client of the cluster.
