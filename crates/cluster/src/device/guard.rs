@@ -105,16 +105,19 @@ impl Guard {
         if sent - own > EPOCHS_AHEAD_MAX {
             return Err(Problem::new(Word::Invalid, format!("{sent} is no epoch of this cluster")));
         }
-        if sent > own {
-            self.seen.send_if_modified(|seen| std::mem::replace(seen, sent.max(*seen)) < sent);
-            let mut epoch = self.epoch.subscribe();
-            let wait = tokio::time::timeout(MAP_WAIT, epoch.wait_for(|&epoch| epoch >= sent));
-            if !matches!(wait.await, Ok(Ok(_))) {
-                let detail = format!("the device could not get the map of epoch {sent} in time");
-                return Err(Problem::new(Word::NoLease, detail));
-            }
+        if sent > own && !self.catch_up(sent).await {
+            let detail = format!("the device could not get the map of epoch {sent} in time");
+            return Err(Problem::new(Word::NoLease, detail));
         }
         Ok(sent)
+    }
+
+    /// Somebody has the map of `epoch`: fetches it, and waits a moment for it. Returns whether it came.
+    pub(super) async fn catch_up(&self, epoch: u64) -> bool {
+        self.seen.send_if_modified(|seen| std::mem::replace(seen, epoch.max(*seen)) < epoch);
+        let mut own = self.epoch.subscribe();
+        let wait = tokio::time::timeout(MAP_WAIT, own.wait_for(|&own| own >= epoch));
+        matches!(wait.await, Ok(Ok(_)))
     }
 
     /// Refuses a command without a capability of this device, before its body is read.

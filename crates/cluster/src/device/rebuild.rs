@@ -23,6 +23,8 @@ use crate::wire::{CAPABILITY_HEADER, EPOCH_HEADER, RebuildTask};
 const STEP_BYTES: u64 = 2 << 20;
 /// Longest wait for one source.
 const SOURCE_MAX: Duration = Duration::from_secs(20);
+/// Newer maps that one request follows.
+const EPOCHS_MAX: u32 = 8;
 
 /// Rebuilds one component. `rate`: bytes per second, at most.
 pub(super) async fn rebuild(
@@ -90,7 +92,6 @@ pub(super) async fn compute(
     task: &RebuildTask,
     range: Range<u64>,
 ) -> Reply<Vec<u8>> {
-    let id = ObjectId { group: task.group, number: task.segment };
     let width = Width::new(task.k, task.m).ok_or_else(|| invalid("a width that is none"))?;
     let target = usize::from(task.component);
     let whole_tiles = |at: u64| at.is_multiple_of(u64::from(ALIGN_BYTES));
@@ -98,14 +99,13 @@ pub(super) async fn compute(
     if !fits || !whole_tiles(range.start) || !whole_tiles(range.end) {
         return Err(invalid("other components than its width, or a part of a tile"));
     }
-    let place = (id, device.guard.epoch());
     // One that is to leave still has it.
     if task.sources[target].is_some()
-        && let (_, Ok(own)) = read_one(http, task, place, (range.start, range.end), target).await
+        && let (_, Ok(own)) = read_one(device, http, task, (range.start, range.end), target).await
     {
         return Ok(own.to_vec());
     }
-    let parts = read_others(http, task, place, (range.start, range.end)).await?;
+    let parts = read_others(device, http, task, (range.start, range.end)).await?;
     let computed = tokio::task::spawn_blocking(move || restore(width, &parts, target)).await;
     computed.map_err(|error| Failure::Refused(Problem::failed("compute a component", error)))
 }
@@ -141,42 +141,54 @@ fn invalid(what: &str) -> Failure {
     Failure::Refused(Problem::new(Word::Invalid, format!("the metadata service wants a rebuild with {what}")))
 }
 
-/// A range of one component.
+/// A range of one component. A source that has a newer map is asked again under that one: while the index moves, each slot
+/// that is ready makes a new epoch, and what was read of the others would be lost.
 async fn read_one(
+    device: &Device,
     http: &Client,
     task: &RebuildTask,
-    (id, epoch): (ObjectId, u64),
     (from, to): (u64, u64),
     number: usize,
 ) -> (usize, Reply<Bytes>) {
     let Some(source) = &task.sources[number] else {
         return (number, Err(Failure::Unreachable("that device does not answer".to_owned())));
     };
+    let id = ObjectId { group: task.group, number: task.segment };
     let address = &source.address;
-    let request = http.get(format!("{address}/device/v1/objects/{id}?component={number}"));
-    let request = request
-        .header(CAPABILITY_HEADER, &source.capability)
-        .header(EPOCH_HEADER, epoch)
-        .header(header::RANGE, format!("bytes={from}-{}", to - 1));
-    let answer = send_for_bytes(request.timeout(SOURCE_MAX)).await;
-    let whole = answer.and_then(|bytes| match bytes.len() as u64 == to - from {
-        true => Ok(bytes),
-        false => Err(Failure::Unreachable("a component is shorter than its segment".to_owned())),
-    });
-    (number, whole)
+    let mut tries = 0;
+    loop {
+        let request = http.get(format!("{address}/device/v1/objects/{id}?component={number}"));
+        let request = request
+            .header(CAPABILITY_HEADER, &source.capability)
+            .header(EPOCH_HEADER, device.guard.epoch())
+            .header(header::RANGE, format!("bytes={from}-{}", to - 1));
+        let answer = match send_for_bytes(request.timeout(SOURCE_MAX)).await {
+            Ok(bytes) if bytes.len() as u64 == to - from => Ok(bytes),
+            Ok(_) => Err(Failure::Unreachable("a component is shorter than its segment".to_owned())),
+            Err(Failure::Refused(Problem { word: Word::Epoch, number: Some(newer), .. }))
+                if tries < EPOCHS_MAX =>
+            {
+                tries += 1;
+                device.guard.catch_up(newer).await;
+                continue;
+            }
+            Err(failure) => Err(failure),
+        };
+        return (number, answer);
+    }
 }
 
 /// The range of as many other components as are needed, each at its place.
 async fn read_others(
+    device: &Device,
     http: &Client,
     task: &RebuildTask,
-    (id, epoch): (ObjectId, u64),
-    (from, to): (u64, u64),
+    range: (u64, u64),
 ) -> Reply<Vec<Option<Bytes>>> {
     let needed = usize::from(task.k);
     let mut parts: Vec<Option<Bytes>> = vec![None; task.sources.len()];
     let mut waiting = (0..task.sources.len()).filter(|&number| number != usize::from(task.component));
-    let read = |number| read_one(http, task, (id, epoch), (from, to), number);
+    let read = |number| read_one(device, http, task, range, number);
     let mut reads: FuturesUnordered<_> = waiting.by_ref().take(needed).map(read).collect();
     let mut last = Failure::Unreachable("too few components answer to rebuild another".to_owned());
     let mut found = 0;
