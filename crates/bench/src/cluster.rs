@@ -1,6 +1,16 @@
 //! Figures of the object cluster: ten devices with 8 + 2, each a process of its own on this machine and its one disk,
 //! so that client, devices and peers share the same cores and disk.
 
+mod contiguity;
+mod flat;
+mod incast;
+mod plots;
+mod rack;
+mod rebuild;
+mod scaling;
+mod sequence;
+mod tcp;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +31,15 @@ use crate::figure::{Bar, Figure, median};
 use crate::threads::each;
 use crate::{Group, Result, load};
 
-pub(crate) const GROUP: Group = Group {
+pub(crate) use plots::write as write_plot;
+
+pub(crate) const GROUPS: &[&Group] =
+    &[&GROUP, &scaling::GROUP, &incast::GROUP, &rebuild::GROUP, &contiguity::GROUP];
+
+/// Where the parts of a cluster in the lab are.
+const LAB: &str = "processes on one machine, each in a network namespace of its own; data in the page cache";
+
+const GROUP: Group = Group {
     figures: &[
         (
             "cluster.capture",

@@ -100,7 +100,8 @@ const GROUPS: &[&[&Group]] = &[
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
     &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
     &[&netboot::GROUP, &netboot::THREE],
-    &[&coder::GROUP, &cluster::GROUP],
+    &[&coder::GROUP],
+    cluster::GROUPS,
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],
 ];
 
