@@ -2,6 +2,7 @@
 //! never sees data. formats/cluster.md, section 7.
 //!
 //! - `engine` keeps small values under keys, through restarts
+//! - `etcd` does so for several instances, of which one leads; `gateway` speaks to etcd
 //! - `cluster` what the cluster is: its secret, its width, its map
 //! - `members` devices and clients: joins, heartbeats, leases
 //! - `segments` opened, sealed, taken from clients that died
@@ -13,6 +14,8 @@
 mod cluster;
 mod compaction;
 pub mod engine;
+pub mod etcd;
+mod gateway;
 mod members;
 mod queue;
 mod rebuild;
