@@ -98,6 +98,10 @@ fn what_is_wrong_with_a_cluster_is_told() {
     assert!(which.contains("which cluster?") && which.ends_with("exit: 2\n"), "{which}");
     let open = bench.see("device d --metadata 127.0.0.1:1 --listen 0.0.0.0:0 --cluster-token cluster.token");
     assert!(open.contains("no loopback address") && open.ends_with("exit: 11\n"), "{open}");
+    let token = bench.see("metadata --etcd http://127.0.0.1:1");
+    assert!(token.contains("which token?") && token.ends_with("exit: 2\n"), "{token}");
+    let both = bench.see("metadata m --etcd http://127.0.0.1:1");
+    assert!(both.contains("cannot be used with") && both.ends_with("exit: 2\n"), "{both}");
     let other = bench.see("metadata m --width 12+3 --listen 127.0.0.1:0");
     assert!(other.contains("at most 13 together") && other.ends_with("exit: 2\n"), "{other}");
 }

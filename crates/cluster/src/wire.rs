@@ -38,6 +38,9 @@ pub struct JoinRequest {
     pub bytes: u64,
     /// Free bytes.
     pub free: u64,
+    /// The epoch of the map that it has; 0 if it has none.
+    #[serde(default)]
+    pub epoch: u64,
 }
 
 /// What a device gets when it joins.
@@ -112,6 +115,33 @@ pub(crate) struct EmptiedRequest {
 pub(crate) struct SegmentUsage {
     /// Bytes by segment.
     pub(crate) segments: BTreeMap<u64, u64>,
+}
+
+/// `POST /devices/D/recall`: what a device knows, for a service whose state was restored.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Recall {
+    /// As in [`JoinRequest`].
+    pub identity: String,
+    /// The epoch of its key.
+    pub key_epoch: u32,
+    /// Its map.
+    pub map: Map,
+}
+
+/// A segment of which a device has a component, as its client made it; a list of them is the body of
+/// `POST /segments/recall`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RecalledSegment {
+    /// The segment.
+    pub segment: u64,
+    /// Its group.
+    pub group: u32,
+    /// Its data components.
+    pub k: u8,
+    /// Its parity components.
+    pub m: u8,
+    /// The device of each component.
+    pub devices: Vec<DeviceId>,
 }
 
 /// Where one component can be read.
@@ -441,6 +471,12 @@ pub struct DeviceView {
 pub struct ClusterStatus {
     /// The cluster's id.
     pub cluster: String,
+    /// The instance of the metadata service that leads, if there may be several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// Devices that the service waits for, because its state was restored and is older than theirs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<DeviceId>,
     /// The map's epoch.
     pub epoch: u64,
     /// Data components of a segment.

@@ -236,7 +236,7 @@ fn who_lost_the_seat_changes_and_reads_nothing() {
     assert!(!first.keep().unwrap());
     assert_eq!(second.get("a").unwrap().unwrap().value, b"1");
     // One that was only asked for reads notices, too; one that leaves gives way at once.
-    second.resign();
+    second.resign().unwrap();
     let third = leader(&etcd, "http://second");
     assert_eq!(second.list("", "", 1).unwrap_err().kind(), ErrorKind::Revoked);
     assert!(third.commit(&[], &[Write::Put("a".to_owned(), b"3".to_vec())]).unwrap());

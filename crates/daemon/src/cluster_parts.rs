@@ -11,7 +11,8 @@ use axum::Router;
 use base::{Error, ErrorKind, Result};
 use cluster::device::{Agent, AgentSetting, Device};
 use cluster::metadata::engine::Embedded;
-use cluster::metadata::{ClusterSetting, Metadata};
+use cluster::metadata::etcd::{Etcd, EtcdSetting};
+use cluster::metadata::{ClusterSetting, Instance, Metadata};
 use cluster::{ClusterToken, Width};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -19,6 +20,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::listener;
+
+/// Changes after which etcd is asked to drop its history.
+const ETCD_HISTORY: u64 = 10_000;
 
 /// Receives what an operator should know.
 pub type Notes = Arc<dyn Fn(&str) + Send + Sync>;
@@ -47,10 +51,24 @@ pub struct DeviceOptions {
     pub notes: Notes,
 }
 
-/// A metadata service on one machine.
+/// Where a metadata service keeps what must survive.
+#[derive(Debug, Clone)]
+pub enum MetadataPlace {
+    /// A database in this folder, which is made if it is missing: for one instance.
+    Folder(PathBuf),
+    /// etcd, for several instances.
+    Etcd {
+        /// Its members: `http://10.0.0.1:2379`.
+        members: Vec<String>,
+        /// What the keys of this cluster begin with.
+        prefix: String,
+    },
+}
+
+/// An instance of a metadata service.
 pub struct MetadataOptions {
-    /// Folder of its database; made if it is missing.
-    pub folder: PathBuf,
+    /// Where it keeps its state.
+    pub place: MetadataPlace,
     /// Address and TCP port; port 0 takes a free one.
     pub listen: SocketAddr,
     /// The cluster's token.
@@ -113,25 +131,36 @@ pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
     Ok(part((runtime, listener, address), router, (stop, stopped), Some(ended)))
 }
 
-/// Starts a metadata service.
+/// Starts a metadata service, or one instance of it: it leads as soon as no other one does.
 ///
 /// # Errors
 /// As [`serve_device`].
 pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
     let (runtime, listener, address) = listen(options.listen, options.without_tls)?;
-    crate::private_file::make_folder(&options.folder)?;
-    let engine = Arc::new(Embedded::open(&options.folder.join("metadata.redb"))?);
     let setting =
         ClusterSetting { width: options.width, lease: options.lease, lifetime: options.reclaim_after };
-    let metadata = {
-        let _context = runtime.enter();
-        Metadata::open(engine, options.token, &setting)?
-    };
-    let router = metadata.router();
     let (stop, stopped) = watch::channel(false);
-    let notes = options.notes;
-    let watched = stopped.clone();
-    runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await });
+    let (notes, watched) = (options.notes, stopped.clone());
+    let context = runtime.enter();
+    let router = match options.place {
+        MetadataPlace::Folder(folder) => {
+            crate::private_file::make_folder(&folder)?;
+            let engine = Arc::new(Embedded::open(&folder.join("metadata.redb"))?);
+            let metadata = Metadata::open(engine, options.token, &setting)?;
+            let router = metadata.router();
+            runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await });
+            router
+        }
+        MetadataPlace::Etcd { members, prefix } => {
+            let etcd = EtcdSetting { members, prefix, lease: options.lease, history: ETCD_HISTORY };
+            let own = format!("http://{address}");
+            let instance = Instance::new(Etcd::open(&etcd)?, own, options.token, setting);
+            let router = instance.router();
+            runtime.spawn(async move { instance.run(watched, |note| notes(note)).await });
+            router
+        }
+    };
+    drop(context);
     Ok(part((runtime, listener, address), router, (stop, stopped), None))
 }
 

@@ -1,9 +1,13 @@
 //! Where a cluster is, and with what it is joined.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 
+use crate::http::Instances;
 use crate::token::ClusterToken;
 
 /// The metadata service of a cluster, a group of objects there, and the token.
@@ -18,6 +22,8 @@ pub struct ClusterAccess {
     /// What names begin with whose content is always the same: a reader may take it from what it has in memory, also
     /// after another client deleted it.
     pub immutable: &'static [&'static str],
+    /// The instance that answered last.
+    pub(crate) last: Arc<AtomicUsize>,
 }
 
 impl ClusterAccess {
@@ -42,7 +48,11 @@ impl ClusterAccess {
             return Err(wrong());
         }
         let metadata = hosts.split(',').map(|host| format!("http://{host}")).collect();
-        Ok(Self { metadata, group, token, immutable: &[] })
+        Ok(Self { metadata, group, token, immutable: &[], last: Arc::default() })
+    }
+
+    pub(super) fn instances(&self, patience: Duration) -> Instances<'_> {
+        Instances { addresses: &self.metadata, last: &self.last, patience }
     }
 
     /// The same for a repository, whose chunks and nodes are named by their content.

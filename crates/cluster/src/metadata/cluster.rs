@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result, hex};
 use parking_lot::Mutex;
-use proto::cluster::{DeviceId, DeviceKey, Map, UNIT_BYTES, Width};
+use proto::cluster::{DeviceId, DeviceKey, Map, UNIT_BYTES, Width, place_slots};
 use serde::{Deserialize, Serialize};
 
 use super::engine::{Condition, Engine, Write};
 use super::queue::{Compaction, Rebuild};
+use super::recalled::Recalled;
 use crate::clock::monotonic;
 use crate::token::{ClusterToken, random};
 
@@ -64,10 +65,11 @@ pub struct Metadata {
     pub(super) devices: Mutex<HashMap<DeviceId, SeenDevice>>,
     pub(super) clients: Mutex<HashMap<u64, SeenClient>>,
     /// When this instance began: nobody is silent for longer than that.
-    pub(super) started: Instant,
+    pub(super) started: Mutex<Instant>,
     pub(super) http: reqwest::Client,
     pub(super) rebuild: Mutex<Rebuild>,
     pub(super) compaction: Mutex<Compaction>,
+    pub(super) recalled: Mutex<Recalled>,
 }
 
 impl Metadata {
@@ -96,10 +98,11 @@ impl Metadata {
             map: Mutex::new(map),
             devices: Mutex::default(),
             clients: Mutex::default(),
-            started: monotonic(),
+            started: Mutex::new(monotonic()),
             http: crate::http::client()?,
             rebuild: Mutex::default(),
             compaction: Mutex::default(),
+            recalled: Mutex::default(),
         }))
     }
 
@@ -107,6 +110,20 @@ impl Metadata {
     #[must_use]
     pub fn map(&self) -> Map {
         self.map.lock().0.clone()
+    }
+
+    /// The map as the engine has it: also one that another instance changed.
+    pub(super) fn stored_map(&self) -> Result<Map> {
+        Ok(read(self.engine.as_ref(), MAP)?.0)
+    }
+
+    /// Begins a new epoch, so that devices refuse what an earlier leader asked of them as soon as they know.
+    pub(super) fn begin_epoch(&self) -> Result<()> {
+        let begin = |map: &mut Map| {
+            place_slots(map, false);
+            true
+        };
+        self.change_map(begin).map(drop)
     }
 
     /// Changes the map by `change`, which returns whether it did; then the epoch grows. Returns the map after that.
@@ -117,7 +134,7 @@ impl Metadata {
             if !change(&mut map) {
                 return Ok(map);
             }
-            map.epoch = own.0.epoch + 1;
+            map.epoch += 1;
             let text = serde_json::to_vec(&map).expect("a map is plain data");
             let condition = Condition::Revision(MAP.to_owned(), own.1);
             if self.engine.commit(&[condition], &[Write::Put(MAP.to_owned(), text)])? {

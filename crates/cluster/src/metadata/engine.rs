@@ -43,6 +43,11 @@ pub const CHANGES_MAX: usize = 100;
 
 /// Keeps values under keys. Reads see all changes that returned before they began.
 pub trait Engine: std::fmt::Debug + Send + Sync {
+    /// Where the instance serves that has this engine, if there may be several.
+    fn leader(&self) -> Option<String> {
+        None
+    }
+
     /// The value of `key`.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use base::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::engine::{CHANGES_MAX, Condition, Engine, Stored, Write};
 use super::gateway::{Bytes, Failed, Gateway, KeyValue, Outcome, blocking, range};
@@ -68,6 +69,7 @@ pub struct Term {
     /// The revision in which the seat was written last. One commit at a time.
     written: Mutex<i64>,
     over: AtomicBool,
+    ended: Notify,
 }
 
 /// What a seat holds.
@@ -153,7 +155,13 @@ impl Etcd {
             created,
             written: Mutex::new(created),
             over: AtomicBool::new(false),
+            ended: Notify::new(),
         })))
+    }
+
+    /// How often the seat is looked at while another instance has it.
+    pub(super) fn look_every(&self) -> Duration {
+        self.lease / 8
     }
 
     /// Asks etcd to drop its history, if there is much of it, or if it is old.
@@ -204,18 +212,28 @@ impl Term {
     }
 
     /// Leaves the seat to another instance.
-    pub fn resign(&self) {
+    ///
+    /// # Errors
+    /// `Io` if etcd does not answer: the seat is free when its lease ends.
+    pub fn resign(&self) -> Result<()> {
         self.end();
-        // Else it ends with its lease.
-        let _ = self.etcd.gateway.revoke(self.lease);
+        self.etcd.gateway.revoke(self.lease)
     }
 
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
+    /// Waits until the seat was lost.
+    pub(super) async fn ended(&self) {
+        while !self.is_over() {
+            self.ended.notified().await;
+        }
+    }
+
     fn end(&self) -> Error {
         self.over.store(true, Ordering::Release);
+        self.ended.notify_one();
         Error::new(ErrorKind::Revoked, "another instance of the metadata service leads by now")
     }
 
@@ -263,6 +281,10 @@ impl Term {
 }
 
 impl Engine for Term {
+    fn leader(&self) -> Option<String> {
+        Some(self.address.clone())
+    }
+
     fn get(&self, key: &str) -> Result<Option<Stored>> {
         let found = self.ask(&range(&self.etcd.key(key)))?.into_iter().next();
         Ok(found.map(|found| self.stored(found)).transpose()?.map(|(_, stored)| stored))
