@@ -311,12 +311,15 @@ fn a_full_etcd_says_what_to_do_and_goes_on_after_that() {
     let etcd = etcd(&site, "full");
     let term = leader(&etcd, "here");
     let _kept = keep(&term);
-    let put = |round: u8| [Write::Put("large".to_owned(), vec![round; 300_000])];
-    let error = (0..100).find_map(|round| term.commit(&[], &put(round)).err()).expect("the quota is small");
+    let put_value = |round: u8| vec![round; 300_000];
+    let put = |round: u8| [Write::Put("large".to_owned(), put_value(round))];
+    let made = |round| term.commit(&[], &put(round)).map(|made| assert!(made)).err();
+    let (round, error) = (0..100).find_map(|round| Some((round, made(round)?))).expect("the quota is small");
     assert_eq!(error.kind(), ErrorKind::Full);
     assert!(error.to_string().contains("etcdctl alarm disarm"), "{error}");
-    // What is there is read, and the instance goes on leading.
+    // Nothing was changed: etcd also refuses a change that it makes. What is there is read, and the instance leads on.
     let kept = term.get("large").unwrap().unwrap();
+    assert_eq!(kept.value, put_value(round - 1));
     assert!(term.keep().unwrap());
     assert!(site.ctl(0, &["alarm", "list"]).contains("NOSPACE"));
 
@@ -330,7 +333,7 @@ fn a_full_etcd_says_what_to_do_and_goes_on_after_that() {
     }
     let _ = site.ctl(0, &["alarm", "disarm"]);
     assert!(term.commit(&[Condition::Revision("large".to_owned(), kept.revision)], &put(200)).unwrap());
-    assert_eq!(term.get("large").unwrap().unwrap().value, vec![200; 300_000]);
+    assert_eq!(term.get("large").unwrap().unwrap().value, put_value(200));
 }
 
 #[test]

@@ -114,14 +114,18 @@ impl Etcd {
         format!("{}/state/{key}", self.prefix)
     }
 
+    /// What the seat holds.
+    fn look(&self) -> std::result::Result<Outcome, Failed> {
+        self.gateway.transact(&json!({"success": [{"request_range": range(&self.seat_key())}]}))
+    }
+
     /// Takes the seat for the instance at `address`, if it is free.
     ///
     /// # Errors
     /// `Io` if etcd does not answer, `Full` if its quota is used up, `Denied`.
     pub fn campaign(self: &Arc<Self>, address: &str) -> Result<Election> {
         let seat_key = self.seat_key();
-        let look = json!({"success": [{"request_range": range(&seat_key)}]});
-        if let Some(found) = self.gateway.transact(&look)?.found().first() {
+        if let Some(found) = self.look()?.found().first() {
             return Ok(Election::Lost(seat(found)?.address));
         }
         let (lease, lasts) = self.gateway.grant(self.lease)?;
@@ -312,23 +316,28 @@ impl Engine for Term {
                 return Err(self.end());
             }
             let transaction = self.transaction(*written, &own, conditions, writes);
-            let outcome: Outcome = match self.etcd.gateway.transact(&transaction) {
-                Ok(outcome) => outcome,
+            let (outcome, refused): (Outcome, _) = match self.etcd.gateway.transact(&transaction) {
+                Ok(outcome) => (outcome, None),
                 // Whether it was made shows when this instance, or another one, takes the seat anew.
                 Err(unknown @ Failed::Unknown(_)) => {
                     self.end();
                     return Err(unknown.into());
                 }
+                // The change with which the quota is exceeded is refused, but made: `quotaApplierV3` of etcd.
+                Err(Failed::Refused(error)) if error.kind() == ErrorKind::Full => {
+                    (self.etcd.look()?, Some(error))
+                }
                 Err(refused) => return Err(refused.into()),
             };
-            if outcome.succeeded {
+            if refused.is_none() && outcome.succeeded {
                 *written = outcome.revision();
                 return Ok(true);
             }
             match outcome.found().first() {
-                // The seat is as this instance left it, so a condition of the caller does not hold.
-                Some(found) if found.mod_revision == *written => Ok(false),
-                // An earlier try had done it.
+                // The seat is as this instance left it: nothing was made, since a condition of the caller does not
+                // hold, or since it was refused.
+                Some(found) if found.mod_revision == *written => refused.map_or(Ok(false), Err),
+                // It was made, by an earlier try, or although it was refused.
                 Some(found) if seat(found)?.nonce == own.nonce => {
                     *written = found.mod_revision;
                     Ok(true)
