@@ -320,6 +320,16 @@ fn disturb(site: &mut Site) {
     site.etcd.start(0);
     assert!(site.etcd.wait_until_healthy());
 
+    // One that is told to end gives the lead away: the seat is free at once, not when a lease ends.
+    let ended = site.leader();
+    let mut leader = site.instances[ended].take().unwrap();
+    leader.signal("TERM");
+    assert!(leader.child.wait().unwrap().success());
+    let seat = site.etcd.ctl(0, &["get", "diskcast/leader", "--print-value-only"]);
+    assert!(!seat.contains(&format!(":{}", site.ports[ended])), "{seat}");
+    site.wait_for_another(ended);
+    site.start_instance(ended);
+
     let stopped = site.leader();
     site.instances[stopped].as_ref().unwrap().signal("STOP");
     let mut late = late_create(site, stopped);

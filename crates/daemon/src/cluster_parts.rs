@@ -89,7 +89,8 @@ pub struct MetadataOptions {
 pub struct ClusterPart {
     address: SocketAddr,
     stop: watch::Sender<bool>,
-    serving: Option<JoinHandle<()>>,
+    /// What ends when it is shut down.
+    serving: Vec<JoinHandle<()>>,
     ended: Option<Receiver<Error>>,
     runtime: Option<Runtime>,
 }
@@ -142,26 +143,27 @@ pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
     let (stop, stopped) = watch::channel(false);
     let (notes, watched) = (options.notes, stopped.clone());
     let context = runtime.enter();
-    let router = match options.place {
+    let (router, running) = match options.place {
         MetadataPlace::Folder(folder) => {
             crate::private_file::make_folder(&folder)?;
             let engine = Arc::new(Embedded::open(&folder.join("metadata.redb"))?);
             let metadata = Metadata::open(engine, options.token, &setting)?;
             let router = metadata.router();
-            runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await });
-            router
+            (router, runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await }))
         }
         MetadataPlace::Etcd { members, prefix } => {
             let etcd = EtcdSetting { members, prefix, lease: options.lease, history: ETCD_HISTORY };
             let own = format!("http://{address}");
             let instance = Instance::new(Etcd::open(&etcd)?, own, options.token, setting);
             let router = instance.router();
-            runtime.spawn(async move { instance.run(watched, |note| notes(note)).await });
-            router
+            (router, runtime.spawn(async move { instance.run(watched, |note| notes(note)).await }))
         }
     };
     drop(context);
-    Ok(part((runtime, listener, address), router, (stop, stopped), None))
+    let mut part = part((runtime, listener, address), router, (stop, stopped), None);
+    // A leader gives the lead away before it ends.
+    part.serving.push(running);
+    Ok(part)
 }
 
 fn listen(address: SocketAddr, without_tls: bool) -> Result<(Runtime, TcpListener, SocketAddr)> {
@@ -188,7 +190,7 @@ fn part(
     ended: Option<Receiver<Error>>,
 ) -> ClusterPart {
     let serving = runtime.spawn(listener::serve(listener, None, router, stopped));
-    ClusterPart { address, stop, serving: Some(serving), ended, runtime: Some(runtime) }
+    ClusterPart { address, stop, serving: vec![serving], ended, runtime: Some(runtime) }
 }
 
 impl ClusterPart {
@@ -211,7 +213,8 @@ impl ClusterPart {
     /// Ends it: running requests may finish.
     pub fn shutdown(mut self) {
         self.stop.send_replace(true);
-        if let (Some(runtime), Some(serving)) = (&self.runtime, self.serving.take()) {
+        for serving in self.serving.drain(..) {
+            let runtime = self.runtime.as_ref().expect("it is taken when dropped");
             // It only ends, or was ended.
             let _ = runtime.block_on(serving);
         }

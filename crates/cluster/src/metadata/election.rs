@@ -53,7 +53,11 @@ impl Instance {
         let mut told = false;
         while !*stop.borrow() {
             let (etcd, own) = (Arc::clone(&self.etcd), self.address.clone());
-            let leader = match blocking(move || etcd.campaign(&own)).await {
+            let election = tokio::select! {
+                election = blocking(move || etcd.campaign(&own)) => election,
+                _ = stop.wait_for(|&stop| stop) => return,
+            };
+            let leader = match election {
                 Ok(Election::Won(term)) => {
                     self.lead(&term, stop.clone(), &event).await;
                     // Whoever leads now shows at once.
