@@ -117,33 +117,6 @@ pub(crate) struct SegmentUsage {
     pub(crate) segments: BTreeMap<u64, u64>,
 }
 
-/// `POST /devices/D/recall`: what a device knows, for a service whose state was restored.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Recall {
-    /// As in [`JoinRequest`].
-    pub identity: String,
-    /// The epoch of its key.
-    pub key_epoch: u32,
-    /// Its map.
-    pub map: Map,
-}
-
-/// A segment of which a device has a component, as its client made it; a list of them is the body of
-/// `POST /segments/recall`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RecalledSegment {
-    /// The segment.
-    pub segment: u64,
-    /// Its group.
-    pub group: u32,
-    /// Its data components.
-    pub k: u8,
-    /// Its parity components.
-    pub m: u8,
-    /// The device of each component.
-    pub devices: Vec<DeviceId>,
-}
-
 /// Where one component can be read.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RebuildSource {

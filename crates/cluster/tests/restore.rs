@@ -104,18 +104,27 @@ fn check(site: &mut ClusterSite, epoch: u64) {
     assert!(names("new").iter().all(|name| get(&fresh, name) == Some(content(name))));
 }
 
+/// Keeps a copy of the state as it is now.
+fn copy(site: &mut ClusterSite, folder: &Folder) {
+    site.stop_metadata();
+    std::fs::copy(folder.join("metadata.redb"), folder.join("copy.redb")).unwrap();
+    site.start_metadata();
+    wait_until_well(site);
+}
+
+/// Puts the copy in the place of the state; the service is not started.
+fn put_back(site: &mut ClusterSite, folder: &Folder) {
+    site.stop_metadata();
+    std::fs::remove_file(folder.join("metadata.redb")).unwrap();
+    std::fs::copy(folder.join("copy.redb"), folder.join("metadata.redb")).unwrap();
+}
+
 fn over_a_file(folder: &Folder) -> (ClusterSite, u64) {
     let mut site = ClusterSite::start(folder, (3, 2), DEVICES);
     store_before(&site);
-    let (state, copy) = (folder.join("metadata.redb"), folder.join("copy.redb"));
-    site.stop_metadata();
-    std::fs::copy(&state, &copy).unwrap();
-    site.start_metadata();
-    wait_until_well(&site);
+    copy(&mut site, folder);
     let epoch = store_after(&mut site);
-    site.stop_metadata();
-    std::fs::remove_file(&state).unwrap();
-    std::fs::copy(&copy, &state).unwrap();
+    put_back(&mut site, folder);
     (site, epoch)
 }
 

@@ -154,7 +154,7 @@ pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
         MetadataPlace::Etcd { members, prefix } => {
             let etcd = EtcdSetting { members, prefix, lease: options.lease, history: ETCD_HISTORY };
             let own = format!("http://{address}");
-            let instance = Instance::new(Etcd::open(&etcd)?, own, options.token, setting);
+            let instance = Instance::new(Etcd::open(&etcd)?, own, options.token, setting)?;
             let router = instance.router();
             (router, runtime.spawn(async move { instance.run(watched, |note| notes(note)).await }))
         }

@@ -103,7 +103,7 @@ impl ClusterSite {
             let etcd = EtcdSetting { members, prefix, lease: self.lease, history: 10_000 };
             let address = format!("http://127.0.0.1:{}", self.metadata_port);
             let etcd = Etcd::open(&etcd).unwrap();
-            let instance = Instance::new(etcd, address, self.token.clone(), setting);
+            let instance = Instance::new(etcd, address, self.token.clone(), setting).unwrap();
             (instance.router(), self.runtime.spawn(instance.run(stopped, |_| {})))
         };
         let serving = self.runtime.spawn(serve(listener, router));

@@ -29,6 +29,17 @@ pub struct ClusterSetting {
     pub lifetime: Duration,
 }
 
+impl ClusterSetting {
+    pub(super) fn check(&self) -> Result<()> {
+        // A client must have renewed its lease, which is three of a device's, before it is needed.
+        if self.lifetime < self.lease * 4 {
+            let detail = format!("capabilities must last at least four leases of {:?}", self.lease);
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        Ok(())
+    }
+}
+
 /// What the engine keeps of the cluster itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Record {
@@ -79,11 +90,7 @@ impl Metadata {
     /// Those of the engine; `Corrupt` if what it keeps can't be read; `Invalid` if capabilities would last less than
     /// four leases.
     pub fn open(engine: Arc<dyn Engine>, token: ClusterToken, setting: &ClusterSetting) -> Result<Arc<Self>> {
-        // A client must have renewed its lease, which is three of a device's, before it is needed.
-        if setting.lifetime < setting.lease * 4 {
-            let detail = format!("capabilities must last at least four leases of {:?}", setting.lease);
-            return Err(Error::new(ErrorKind::Invalid, detail));
-        }
+        setting.check()?;
         make(engine.as_ref(), setting)?;
         let record: Record = read(engine.as_ref(), CLUSTER)?.0;
         let map = read(engine.as_ref(), MAP)?;

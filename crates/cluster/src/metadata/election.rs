@@ -37,10 +37,18 @@ enum Role {
 
 impl Instance {
     /// An instance that serves at `address`, and keeps what must survive in `etcd`.
-    #[must_use]
-    pub fn new(etcd: Arc<Etcd>, address: String, token: ClusterToken, setting: ClusterSetting) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// `Invalid` as [`Metadata::open`].
+    pub fn new(
+        etcd: Arc<Etcd>,
+        address: String,
+        token: ClusterToken,
+        setting: ClusterSetting,
+    ) -> Result<Arc<Self>> {
+        setting.check()?;
         let role = RwLock::new(Role::Follows(String::new()));
-        Arc::new(Self { etcd, address, token, setting, role })
+        Ok(Arc::new(Self { etcd, address, token, setting, role }))
     }
 
     /// All commands of the service; while another instance leads, each is refused.

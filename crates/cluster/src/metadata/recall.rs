@@ -4,6 +4,8 @@
 //! was replaced. So the service answers nobody before all devices of that map have told theirs, except those that are
 //! declared lost. Then it goes on from the newest one, with an epoch and numbers far beyond all that were in use.
 
+use std::collections::BTreeMap;
+
 use base::{Error, ErrorKind, Result};
 use proto::cluster::{DeviceId, Map, State, Width, place_slots};
 
@@ -13,7 +15,8 @@ use super::members::{Member, member_key};
 use super::recalled::Recalled;
 use super::segments::{emptied_key, key, open_key, text};
 use crate::clock::monotonic;
-use crate::wire::{Recall, RecalledSegment, Segment, SegmentState};
+use crate::recall::{Recall, RecalledSegment};
+use crate::wire::{Segment, SegmentState};
 
 /// Epochs that are left out: a device may know one that no other has told of.
 const EPOCHS: u64 = 1 << 16;
@@ -62,7 +65,7 @@ impl Metadata {
     }
 
     /// Segments that a device has components of. Those that are not known are sealed where their components end.
-    pub(super) fn recall_segments(&self, told: &[RecalledSegment]) -> Result<()> {
+    pub(super) fn recall_segments(&self, device: DeviceId, told: &[RecalledSegment]) -> Result<()> {
         let mut known = std::mem::take(&mut self.recalled.lock().segments);
         if known.is_empty() {
             for below in ["segment/", "open/", "emptied/"] {
@@ -70,9 +73,18 @@ impl Metadata {
             }
         }
         for told in told {
-            let RecalledSegment { segment: number, group, k, m, ref devices } = *told;
+            let RecalledSegment { segment: number, group, k, m, ref devices, component } = *told;
             let fits = Width::new(k, m).is_some_and(|width| usize::from(width.components()) == devices.len());
-            if !fits || known.contains(&number) {
+            if !fits || usize::from(component) >= devices.len() {
+                continue;
+            }
+            let mut recalled = self.recalled.lock();
+            let holders = recalled.holders.entry(number).or_default();
+            if !holders.contains(&(device, component)) {
+                holders.push((device, component));
+            }
+            drop(recalled);
+            if !known.insert(number) {
                 continue;
             }
             let devices = devices.clone();
@@ -93,10 +105,37 @@ impl Metadata {
             };
             let absent = [open_key(number), key(number), emptied_key(number)].map(Condition::Absent);
             self.engine.commit(&absent, &[Write::Put(open_key(number), text(&segment))])?;
-            known.insert(number);
         }
         // Two devices that tell at the same time find the same ones unknown; one commit of each counts.
         self.recalled.lock().segments.append(&mut known);
+        Ok(())
+    }
+
+    /// Components that were moved since the copy: where they should be there are none, and another device has them.
+    fn find_moved(&self, holders: &BTreeMap<u64, Vec<(DeviceId, u8)>>) -> Result<()> {
+        for below in ["segment/", "open/"] {
+            for segment in self.segments_below(below)? {
+                let told = holders.get(&segment.segment).map_or(&[][..], Vec::as_slice);
+                let mut devices = segment.devices.clone();
+                for component in 0..devices.len() {
+                    let is_it = |part: u8| usize::from(part) == component;
+                    if told.iter().any(|&(device, part)| is_it(part) && device == devices[component]) {
+                        continue;
+                    }
+                    let other = told.iter().find(|(device, part)| is_it(*part) && !devices.contains(device));
+                    devices[component] = other.map_or(devices[component], |(device, _)| *device);
+                }
+                let key = format!("{below}{:016x}", segment.segment);
+                if devices == segment.devices {
+                    continue;
+                }
+                if let Some(found) = self.engine.get(&key)? {
+                    let moved = text(&Segment { devices, ..segment });
+                    let condition = Condition::Revision(key.clone(), found.revision);
+                    self.engine.commit(&[condition], &[Write::Put(key, moved)])?;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -157,6 +196,7 @@ impl Metadata {
         self.skip("segment", |number| number + NUMBERS)?;
         self.skip("client", |number| number + NUMBERS)?;
         self.skip("device", |number| number.max(devices))?;
+        self.find_moved(&recalled.holders)?;
         let lost = recalled.lost.clone();
         self.change_map(|map| {
             let own = map.epoch;

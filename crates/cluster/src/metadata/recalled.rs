@@ -1,6 +1,6 @@
 //! What devices told of a state that was restored, and which of them are waited for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto::cluster::{DeviceId, Map, State};
 
@@ -12,6 +12,8 @@ pub(super) struct Recalled {
     pub(super) newest: Option<Map>,
     pub(super) told: BTreeSet<DeviceId>,
     pub(super) lost: BTreeSet<DeviceId>,
+    /// Who has which components of a segment.
+    pub(super) holders: BTreeMap<u64, Vec<(DeviceId, u8)>>,
     /// Segments that are known, once the first device tells of some.
     pub(super) segments: BTreeSet<u64>,
 }

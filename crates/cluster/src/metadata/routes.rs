@@ -14,12 +14,13 @@ use tokio::sync::watch;
 
 use super::cluster::Metadata;
 use crate::problem::{Answer, Problem, Word};
+use crate::recall::{Recall, RecalledSegment};
 use crate::token::ClusterToken;
 use crate::wire::{
     ClientAnswer, ClientRequest, ClusterStatus, ComponentRequest, EmptiedRequest, Heartbeat, IndexRebuilt,
-    JoinAnswer, JoinRequest, Pulse, Rebalanced, RebuildTask, Rebuilt, Recall, RecalledSegment, Record,
-    RecordList, RecordName, RecordNames, RecordRequest, Records, SealRequest, Segment, SegmentAnswer,
-    SegmentList, SegmentRequest, Segments,
+    JoinAnswer, JoinRequest, Pulse, Rebalanced, RebuildTask, Rebuilt, Record, RecordList, RecordName,
+    RecordNames, RecordRequest, Records, SealRequest, Segment, SegmentAnswer, SegmentList, SegmentRequest,
+    Segments,
 };
 
 /// Longest body of a request: a heartbeat that names all slots.
@@ -35,6 +36,7 @@ impl Metadata {
             .route("/devices", post(join))
             .route("/devices/{device}/heartbeat", post(heartbeat))
             .route("/devices/{device}/recall", post(recall))
+            .route("/devices/{device}/recall/segments", post(recall_segments))
             .route("/devices/{device}/revoke", post(revoke))
             .route("/devices/{device}/lost", post(lost))
             .route("/devices/{device}/drain", post(drain))
@@ -43,7 +45,6 @@ impl Metadata {
             .route("/clients/{client}/renew", post(renew))
             .route("/segments", post(open_segment))
             .route("/segments/list", post(list_segments))
-            .route("/segments/recall", post(recall_segments))
             .route("/index/rebuilt", post(index_rebuilt))
             .route("/segments/{segment}", get(segment))
             .route("/segments/{segment}/seal", post(seal_segment))
@@ -101,7 +102,7 @@ impl Metadata {
 async fn check_token(State(metadata): Shared, request: Request, next: Next) -> Answer<Response> {
     check(&metadata.token, &request)?;
     let path = request.uri().path();
-    let is_recall = path.contains("/devices") || path.ends_with("/recall") || path.ends_with("/status");
+    let is_recall = path.contains("/devices") || path.ends_with("/status");
     if !is_recall && metadata.is_recalling() {
         return Err(metadata.recalling().into());
     }
@@ -153,9 +154,10 @@ async fn recall(
 
 async fn recall_segments(
     State(metadata): Shared,
+    Path(device): Path<u32>,
     Json(told): Json<Vec<RecalledSegment>>,
 ) -> Answer<StatusCode> {
-    blocking(metadata, move |metadata| metadata.recall_segments(&told)).await?;
+    blocking(metadata, move |metadata| metadata.recall_segments(DeviceId(device), &told)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
