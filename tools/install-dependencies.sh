@@ -41,6 +41,7 @@ packages=(
     xz-utils zstd bzip2                                 # files that are taken for disks
     fuse3                                               # mounts, and what ends them when their process dies
     openssh-client                                      # new host keys for installed disks
+    etcd-server etcd-client                             # where several metadata services of a cluster keep their state
     procps curl                                         # `kill`, and a client of the server's metrics, in tests
 )
 if ! PATH="$PATH:/usr/local/go/bin" command -v go >/dev/null; then
@@ -101,6 +102,7 @@ if [ ${#missing[@]} -gt 0 ]; then
         apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}" >&2
         for package in "${missing[@]}"; do
             case $package in
+                etcd-server) systemctl disable --quiet etcd ;;
                 openssh-server) systemctl disable --quiet ssh ;;
                 nginx-light) systemctl disable --quiet nginx ;;
                 opentracker) systemctl disable --quiet opentracker ;;

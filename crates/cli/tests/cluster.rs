@@ -107,6 +107,10 @@ fn what_is_wrong_with_a_cluster_is_told() {
         let url = bench.see(&format!("device d {words} --cluster-token cluster.token"));
         assert!(url.contains("expected HOST:PORT") && url.ends_with("exit: 2\n"), "{url}");
     }
+    let token = bench.see("metadata --etcd http://127.0.0.1:1");
+    assert!(token.contains("which token?") && token.ends_with("exit: 2\n"), "{token}");
+    let both = bench.see("metadata m --etcd http://127.0.0.1:1");
+    assert!(both.contains("cannot be used with") && both.ends_with("exit: 2\n"), "{both}");
     let other = bench.see("metadata m --width 12+3 --listen 127.0.0.1:0");
     assert!(other.contains("at most 13 together") && other.ends_with("exit: 2\n"), "{other}");
 }

@@ -1,14 +1,16 @@
 //! Requests of the cluster's programs to each other.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::authority::Authority;
+use crate::clock::monotonic;
 use crate::problem::{Body, Problem, Word};
 use crate::token::ClusterToken;
 use crate::wire::{EPOCH_HEADER, LENGTH_HEADER};
@@ -17,6 +19,9 @@ use crate::wire::{EPOCH_HEADER, LENGTH_HEADER};
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Most idle connections to one device.
 const IDLE_MAX: usize = 32;
+
+/// Wait before instances are asked again of which none leads.
+const LEADER_PAUSE: Duration = Duration::from_millis(200);
 
 /// What a request brings.
 pub(crate) type Reply<T> = std::result::Result<T, Failure>;
@@ -61,9 +66,22 @@ impl std::fmt::Display for Failure {
 /// A client of the parts of the cluster with this token, which keeps connections open. With `tls` it sends nothing in
 /// plain HTTP, whatever the map says. Each request has a timeout of its own.
 pub(crate) fn client(token: &ClusterToken, tls: bool) -> Result<Client> {
-    Client::builder()
-        .use_preconfigured_tls(Authority::of(token)?.client()?)
-        .https_only(tls)
+    made(Client::builder().use_preconfigured_tls(Authority::of(token)?.client()?).https_only(tls))
+}
+
+/// A client that speaks plain HTTP alone.
+pub(crate) fn plain() -> Result<Client> {
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let nobody = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring knows TLS 1.2 and 1.3")
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    made(Client::builder().use_preconfigured_tls(nobody))
+}
+
+fn made(builder: ClientBuilder) -> Result<Client> {
+    builder
         .user_agent(concat!("diskcast/", env!("CARGO_PKG_VERSION")))
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
@@ -88,21 +106,47 @@ pub(crate) async fn send_for_bytes(request: RequestBuilder) -> Reply<Bytes> {
     send(request).await?.bytes().await.map_err(|error| unreachable(&error))
 }
 
-/// Asks one address of the metadata service after the other, until one can be reached: what `read` makes of its answer
-/// counts.
+/// The instances of a metadata service.
+pub(crate) struct Instances<'a> {
+    pub(crate) addresses: &'a [String],
+    /// The one that answered last.
+    pub(crate) last: &'a AtomicUsize,
+    /// How long to wait until one of them leads.
+    pub(crate) patience: Duration,
+}
+
+/// Asks one instance after the other, from the one that answered last, until one leads and can be reached: what `read`
+/// makes of its answer counts.
 pub(crate) async fn ask_in_turn<T>(
-    addresses: &[String],
+    instances: Instances<'_>,
     request: impl Fn(&str) -> RequestBuilder,
     read: impl Fn(Reply<Bytes>) -> Reply<T>,
 ) -> Reply<T> {
-    let mut last = Failure::Unreachable("no address of a metadata service is known".to_owned());
-    for address in addresses {
-        match read(send_for_bytes(request(address)).await) {
-            Err(failure @ (Failure::Unreachable(_) | Failure::Untrusted(_))) => last = failure,
-            answer => return answer,
+    let Instances { addresses, last, patience } = instances;
+    let end = monotonic() + patience;
+    loop {
+        let mut failed = Failure::Unreachable("no address of a metadata service is known".to_owned());
+        let mut is_there = false;
+        let first = last.load(Ordering::Relaxed);
+        for at in (first..first + addresses.len()).map(|at| at % addresses.len()) {
+            match read(send_for_bytes(request(&addresses[at])).await) {
+                Err(Failure::Refused(problem)) if problem.word == Word::NotLeader => {
+                    is_there = true;
+                    failed = Failure::Unreachable(problem.detail);
+                }
+                // One that can't reach its database: perhaps another one leads.
+                Err(failure) if matches!(failure.word(), None | Some(Word::Failed)) => failed = failure,
+                answer => {
+                    last.store(at, Ordering::Relaxed);
+                    return answer;
+                }
+            }
         }
+        if !is_there || monotonic() > end {
+            return Err(failed);
+        }
+        tokio::time::sleep(LEADER_PAUSE).await;
     }
-    Err(last)
 }
 
 /// A request with a body of JSON.

@@ -15,6 +15,7 @@ mod clock;
 mod database;
 mod http;
 mod problem;
+mod recall;
 mod slots;
 mod token;
 

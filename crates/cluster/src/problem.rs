@@ -39,6 +39,10 @@ pub(crate) enum Word {
     Devices,
     /// The request came in plain HTTP to a port that speaks TLS.
     Tls,
+    /// Another instance of the metadata service leads, or this one waits for devices.
+    NotLeader,
+    /// The state of the metadata service is older than what the device knows.
+    Older,
 }
 
 impl Word {
@@ -46,11 +50,13 @@ impl Word {
         match self {
             Self::Capability | Self::Expired | Self::Token => StatusCode::UNAUTHORIZED,
             Self::Rights | Self::Fenced => StatusCode::FORBIDDEN,
-            Self::Epoch | Self::Exists | Self::Length | Self::Stale => StatusCode::CONFLICT,
+            Self::Epoch | Self::Exists | Self::Length | Self::Stale | Self::Older => StatusCode::CONFLICT,
             Self::Missing => StatusCode::NOT_FOUND,
             Self::Range => StatusCode::RANGE_NOT_SATISFIABLE,
             Self::Damaged => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::NotReady | Self::NoLease | Self::Devices => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NotReady | Self::NoLease | Self::Devices | Self::NotLeader => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Quota | Self::Full => StatusCode::INSUFFICIENT_STORAGE,
             Self::Invalid | Self::Tls => StatusCode::BAD_REQUEST,
             Self::Failed => StatusCode::INTERNAL_SERVER_ERROR,
@@ -65,7 +71,9 @@ impl Word {
             Self::Exists => ErrorKind::Exists,
             Self::Missing => ErrorKind::NotFound,
             Self::Damaged => ErrorKind::Corrupt,
-            Self::Epoch | Self::NotReady | Self::NoLease | Self::Devices => ErrorKind::Unreachable,
+            Self::Epoch | Self::NotReady | Self::NoLease | Self::Devices | Self::NotLeader | Self::Older => {
+                ErrorKind::Unreachable
+            }
             Self::Tls => ErrorKind::Untrusted,
             Self::Quota | Self::Full => ErrorKind::Full,
             Self::Range | Self::Length | Self::Stale | Self::Invalid => ErrorKind::Invalid,
@@ -115,6 +123,9 @@ impl From<Error> for Problem {
             ErrorKind::Corrupt => Word::Damaged,
             ErrorKind::Unreachable => Word::Devices,
             ErrorKind::Refused => Word::Fenced,
+            // Only the metadata service says so: its instance leads no more, or waits for what devices know.
+            ErrorKind::Revoked => Word::NotLeader,
+            ErrorKind::Incomplete => Word::Older,
             _ => Word::Failed,
         };
         let mut detail = error.to_string();

@@ -38,6 +38,9 @@ pub struct JoinRequest {
     pub bytes: u64,
     /// Free bytes.
     pub free: u64,
+    /// The epoch of the map that it has; 0 if it has none.
+    #[serde(default)]
+    pub epoch: u64,
 }
 
 /// What a device gets when it joins.
@@ -441,6 +444,12 @@ pub struct DeviceView {
 pub struct ClusterStatus {
     /// The cluster's id.
     pub cluster: String,
+    /// The instance of the metadata service that leads, if there may be several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// Devices that the service waits for, because its state was restored and is older than theirs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<DeviceId>,
     /// The map's epoch.
     pub epoch: u64,
     /// Data components of a segment.

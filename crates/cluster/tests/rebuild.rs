@@ -116,6 +116,7 @@ fn new_devices_get_their_share() {
     let held = |status: &cluster::wire::ClusterStatus| -> Vec<u64> {
         status.devices.iter().map(|device| device.used).collect()
     };
+    site.hear_all();
     let before: u64 = held(&site.status()).iter().sum();
     let new = site.add_device();
     site.wait_for("the space of the new one to be known", |status| status.devices[new].device.free > 0);

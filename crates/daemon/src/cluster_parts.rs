@@ -11,7 +11,8 @@ use axum::Router;
 use base::{Error, ErrorKind, Result};
 use cluster::device::{Agent, AgentSetting, Device};
 use cluster::metadata::engine::Embedded;
-use cluster::metadata::{ClusterSetting, Metadata};
+use cluster::metadata::etcd::{Etcd, EtcdSetting};
+use cluster::metadata::{ClusterSetting, Instance, Metadata};
 use cluster::{Authority, ClusterToken, Width};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
@@ -20,6 +21,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::listener;
+
+/// Changes after which etcd is asked to drop its history.
+const ETCD_HISTORY: u64 = 10_000;
 
 /// Receives what an operator should know.
 pub type Notes = Arc<dyn Fn(&str) + Send + Sync>;
@@ -48,10 +52,24 @@ pub struct DeviceOptions {
     pub notes: Notes,
 }
 
-/// A metadata service on one machine.
+/// Where a metadata service keeps what must survive.
+#[derive(Debug, Clone)]
+pub enum MetadataPlace {
+    /// A database in this folder, which is made if it is missing: for one instance.
+    Folder(PathBuf),
+    /// etcd, for several instances.
+    Etcd {
+        /// Its members: `http://10.0.0.1:2379`.
+        members: Vec<String>,
+        /// What the keys of this cluster begin with.
+        prefix: String,
+    },
+}
+
+/// An instance of a metadata service.
 pub struct MetadataOptions {
-    /// Folder of its database; made if it is missing.
-    pub folder: PathBuf,
+    /// Where it keeps its state.
+    pub place: MetadataPlace,
     /// Address and TCP port; port 0 takes a free one.
     pub listen: SocketAddr,
     /// The cluster's token.
@@ -72,7 +90,8 @@ pub struct MetadataOptions {
 pub struct ClusterPart {
     address: SocketAddr,
     stop: watch::Sender<bool>,
-    serving: Option<JoinHandle<()>>,
+    /// What ends when it is shut down.
+    serving: Vec<JoinHandle<()>>,
     ended: Option<Receiver<Error>>,
     runtime: Option<Runtime>,
 }
@@ -119,7 +138,7 @@ pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
     Ok(part((runtime, listener, address), (tls, router), (stop, stopped), Some(ended)))
 }
 
-/// Starts a metadata service.
+/// Starts a metadata service, or one instance of it: it leads as soon as no other one does.
 ///
 /// # Errors
 /// As [`serve_device`].
@@ -127,24 +146,37 @@ pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
     let (runtime, listener, address) = listen(options.listen)?;
     let host = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
     let tls = options.tls.then(|| Authority::of(&options.token)?.server(host.as_deref())).transpose()?;
-    crate::private_file::make_folder(&options.folder)?;
-    let engine = Arc::new(Embedded::open(&options.folder.join("metadata.redb"))?);
+    let scheme = if options.tls { "https" } else { "http" };
     let setting = ClusterSetting {
         width: options.width,
         lease: options.lease,
         lifetime: options.reclaim_after,
         tls: options.tls,
     };
-    let metadata = {
-        let _context = runtime.enter();
-        Metadata::open(engine, options.token, &setting)?
-    };
-    let router = metadata.router();
     let (stop, stopped) = watch::channel(false);
-    let notes = options.notes;
-    let watched = stopped.clone();
-    runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await });
-    Ok(part((runtime, listener, address), (tls, router), (stop, stopped), None))
+    let (notes, watched) = (options.notes, stopped.clone());
+    let context = runtime.enter();
+    let (router, running) = match options.place {
+        MetadataPlace::Folder(folder) => {
+            crate::private_file::make_folder(&folder)?;
+            let engine = Arc::new(Embedded::open(&folder.join("metadata.redb"))?);
+            let metadata = Metadata::open(engine, options.token, &setting)?;
+            let router = metadata.router();
+            (router, runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await }))
+        }
+        MetadataPlace::Etcd { members, prefix } => {
+            let etcd = EtcdSetting { members, prefix, lease: options.lease, history: ETCD_HISTORY };
+            let own = format!("{scheme}://{address}");
+            let instance = Instance::new(Etcd::open(&etcd)?, own, options.token, setting)?;
+            let router = instance.router();
+            (router, runtime.spawn(async move { instance.run(watched, |note| notes(note)).await }))
+        }
+    };
+    drop(context);
+    let mut part = part((runtime, listener, address), (tls, router), (stop, stopped), None);
+    // A leader gives the lead away before it ends.
+    part.serving.push(running);
+    Ok(part)
 }
 
 /// The host in `HOST:PORT`.
@@ -172,7 +204,7 @@ fn part(
     ended: Option<Receiver<Error>>,
 ) -> ClusterPart {
     let serving = runtime.spawn(listener::serve(listener, tls, router, stopped));
-    ClusterPart { address, stop, serving: Some(serving), ended, runtime: Some(runtime) }
+    ClusterPart { address, stop, serving: vec![serving], ended, runtime: Some(runtime) }
 }
 
 impl ClusterPart {
@@ -195,7 +227,8 @@ impl ClusterPart {
     /// Ends it: running requests may finish.
     pub fn shutdown(mut self) {
         self.stop.send_replace(true);
-        if let (Some(runtime), Some(serving)) = (&self.runtime, self.serving.take()) {
+        for serving in self.serving.drain(..) {
+            let runtime = self.runtime.as_ref().expect("it is taken when dropped");
             // It only ends, or was ended.
             let _ = runtime.block_on(serving);
         }

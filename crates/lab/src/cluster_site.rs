@@ -13,7 +13,8 @@ use axum::serve::Listener;
 use cluster::client::{Cluster, ClusterAccess};
 use cluster::device::{Agent, AgentSetting, Device};
 use cluster::metadata::engine::Embedded;
-use cluster::metadata::{ClusterSetting, Metadata};
+use cluster::metadata::etcd::{Etcd, EtcdSetting};
+use cluster::metadata::{ClusterSetting, Instance, Metadata};
 use cluster::{Authority, ClusterToken, Width};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -30,6 +31,8 @@ pub struct ClusterSite {
     width: Width,
     lease: Duration,
     lifetime: Duration,
+    /// Members of etcd, if the state is there.
+    etcd: Vec<String>,
     metadata_port: u16,
     metadata: Option<Running>,
     devices: Vec<(u16, Option<Running>)>,
@@ -50,11 +53,26 @@ impl Drop for Running {
 impl ClusterSite {
     /// A cluster of `count` devices in `folder`, which waits until all have joined.
     pub fn start(folder: &Path, width: (u8, u8), count: usize) -> Self {
-        Self::start_reclaiming(folder, width, count, Duration::from_secs(3600))
+        Self::start_with(Vec::new(), folder, width, count, Duration::from_secs(3600))
     }
 
     /// As [`Self::start`], with capabilities that last for `lifetime`: so long what was deleted keeps its space.
     pub fn start_reclaiming(folder: &Path, width: (u8, u8), count: usize, lifetime: Duration) -> Self {
+        Self::start_with(Vec::new(), folder, width, count, lifetime)
+    }
+
+    /// As [`Self::start`], with the state of the metadata service in etcd.
+    pub fn start_over(etcd: Vec<String>, folder: &Path, width: (u8, u8), count: usize) -> Self {
+        Self::start_with(etcd, folder, width, count, Duration::from_secs(3600))
+    }
+
+    fn start_with(
+        etcd: Vec<String>,
+        folder: &Path,
+        width: (u8, u8),
+        count: usize,
+        lifetime: Duration,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let mut site = Self {
             runtime,
@@ -63,6 +81,7 @@ impl ClusterSite {
             width: Width::new(width.0, width.1).unwrap(),
             lease: Duration::from_millis(1500),
             lifetime,
+            etcd,
             metadata_port: 0,
             metadata: None,
             devices: (0..count).map(|_| (0, None)).collect(),
@@ -75,23 +94,35 @@ impl ClusterSite {
 
     /// Starts the metadata service, at the port that it had.
     pub fn start_metadata(&mut self) {
-        let engine = loop {
-            // The tasks of the one before may still hold the file for a moment.
-            match Embedded::open(&self.folder.join("metadata.redb")) {
-                Ok(engine) => break Arc::new(engine),
-                Err(_) => self.runtime.block_on(tokio::task::yield_now()),
-            }
-        };
         let setting =
             ClusterSetting { width: self.width, lease: self.lease, lifetime: self.lifetime, tls: true };
-        let _context = self.runtime.enter();
-        let metadata = Metadata::open(engine, self.token.clone(), &setting).unwrap();
         let listener = self.listen(self.metadata_port);
         self.metadata_port = listener.local_addr().unwrap().port();
         let (stop, stopped) = watch::channel(false);
-        let serving = serve(self.tls(), listener, metadata.router());
-        let watching = self.runtime.spawn(metadata.run(stopped, |_| {}));
-        self.metadata = Some(Running { tasks: vec![self.runtime.spawn(serving), watching], _stop: stop });
+        let _context = self.runtime.enter();
+        let (router, watching) = if self.etcd.is_empty() {
+            let metadata = Metadata::open(self.embedded(), self.token.clone(), &setting).unwrap();
+            (metadata.router(), self.runtime.spawn(metadata.run(stopped, |_| {})))
+        } else {
+            let (members, prefix) = (self.etcd.clone(), "site".to_owned());
+            let etcd = EtcdSetting { members, prefix, lease: self.lease, history: 10_000 };
+            let address = format!("https://127.0.0.1:{}", self.metadata_port);
+            let etcd = Etcd::open(&etcd).unwrap();
+            let instance = Instance::new(etcd, address, self.token.clone(), setting).unwrap();
+            (instance.router(), self.runtime.spawn(instance.run(stopped, |_| {})))
+        };
+        let serving = self.runtime.spawn(serve(self.tls(), listener, router));
+        self.metadata = Some(Running { tasks: vec![serving, watching], _stop: stop });
+    }
+
+    fn embedded(&self) -> Arc<Embedded> {
+        loop {
+            // The tasks of the one before may still hold the file for a moment.
+            match Embedded::open(&self.folder.join("metadata.redb")) {
+                Ok(engine) => return Arc::new(engine),
+                Err(_) => self.runtime.block_on(tokio::task::yield_now()),
+            }
+        }
     }
 
     /// Stops the metadata service at once.
@@ -185,6 +216,25 @@ impl ClusterSite {
     /// What the metadata service says.
     pub fn status(&self) -> cluster::wire::ClusterStatus {
         Cluster::status(&self.access(1)).unwrap()
+    }
+
+    /// Waits until what every device has told of itself is newer than this call.
+    pub fn hear_all(&self) {
+        let silent = |status: &cluster::wire::ClusterStatus| -> Vec<u64> {
+            status.devices.iter().map(|device| device.silent_ms).collect()
+        };
+        let last = std::cell::RefCell::new(silent(&self.status()));
+        let heard = std::cell::RefCell::new(vec![0; last.borrow().len()]);
+        // The first heartbeat may have been on its way.
+        self.wait_for("heartbeats", |status| {
+            let now = silent(status);
+            let mut heard = heard.borrow_mut();
+            for (heard, (now, last)) in heard.iter_mut().zip(now.iter().zip(last.borrow().iter())) {
+                *heard += u32::from(now < last);
+            }
+            last.replace(now);
+            heard.iter().all(|heard| *heard >= 2)
+        });
     }
 
     /// Waits until the status is as wanted.

@@ -34,6 +34,7 @@ pub mod bare;
 pub mod boot;
 mod cluster_site;
 mod delay;
+mod etcd_site;
 mod fault;
 mod gateway;
 pub mod guest;
@@ -46,6 +47,7 @@ mod switch;
 mod tool;
 
 pub use cluster_site::ClusterSite;
+pub use etcd_site::EtcdSite;
 pub use gateway::{Engine, Gateway};
 pub use host::Host;
 pub use link::{Count, Traffic, UplinkTraffic};

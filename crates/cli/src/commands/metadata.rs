@@ -7,28 +7,36 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use cluster::{ClusterToken, Width};
-use daemon::cluster_parts::{ClusterPart, MetadataOptions, serve_metadata};
+use daemon::cluster_parts::{ClusterPart, MetadataOptions, MetadataPlace, serve_metadata};
 use serde_json::json;
 
 use super::Context;
 use crate::args::parse::{parse_lifetime, parse_width};
-use crate::exit::{Failure, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::{interrupt, notify};
 
 /// Say which devices a cluster has, and what lies where
 ///
 /// The first part of a cluster: devices join it, and clients learn from it where to read and write. It never sees the
 /// data itself. Makes the cluster, and the file with its token, if they are missing. Ends on SIGINT or SIGTERM; data
-/// stays readable meanwhile.
+/// stays readable meanwhile. With --etcd several instances share their state: one leads, and another one takes over
+/// when it ends. All of them need the same token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   diskcast metadata /var/lib/diskcast/metadata --cluster-token /etc/diskcast/cluster.token
-  diskcast metadata meta --width 4+1 --cluster-token cluster.token")]
+  diskcast metadata meta --width 4+1 --cluster-token cluster.token
+  diskcast metadata --etcd http://etcd-1:2379,http://etcd-2:2379,http://etcd-3:2379 --listen 10.0.0.1:7400 --no-tls")]
 pub(crate) struct Args {
-    /// Folder of its database
-    #[arg(value_name = "FOLDER")]
-    pub folder: PathBuf,
+    /// Folder of its database, of one instance alone
+    #[arg(value_name = "FOLDER", required_unless_present = "etcd", conflicts_with = "etcd")]
+    pub folder: Option<PathBuf>,
+    /// Keep its state in etcd, for several instances: addresses of etcd's members
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// What the keys of this cluster in etcd begin with
+    #[arg(long, value_name = "NAME", default_value = "diskcast", requires = "etcd")]
+    pub etcd_prefix: String,
     /// Address and TCP port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7400")]
     pub listen: SocketAddr,
@@ -60,12 +68,22 @@ pub(crate) struct Serving {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let file = context.global.cluster_token.clone().unwrap_or_else(|| args.folder.join("cluster.token"));
-    daemon::private_file::make_folder(&args.folder)?;
+    let file = context.global.cluster_token.clone();
+    let file = file.or_else(|| Some(args.folder.as_ref()?.join("cluster.token"))).ok_or_else(|| {
+        Failure::new(Exit::Usage, "with --etcd, which token?")
+            .hint("--cluster-token or DISKCAST_CLUSTER_TOKEN name its file, the same for all instances")
+    })?;
+    let place = match &args.folder {
+        Some(folder) => {
+            daemon::private_file::make_folder(folder)?;
+            MetadataPlace::Folder(folder.clone())
+        }
+        None => MetadataPlace::Etcd { members: args.etcd.clone(), prefix: args.etcd_prefix.clone() },
+    };
     let token = token_in(&file)?;
     let output = context.output;
     let part = serve_metadata(MetadataOptions {
-        folder: args.folder.clone(),
+        place,
         listen: args.listen,
         token,
         width: args.width,

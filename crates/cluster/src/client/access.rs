@@ -1,11 +1,14 @@
 //! Where a cluster is, and with what it is joined.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use reqwest::Client;
 
-use crate::http::client;
+use crate::http::{Instances, client};
 use crate::token::ClusterToken;
 
 const TLS: &str = "cluster://";
@@ -23,6 +26,8 @@ pub struct ClusterAccess {
     /// What names begin with whose content is always the same: a reader may take it from what it has in memory, also
     /// after another client deleted it.
     pub immutable: &'static [&'static str],
+    /// The instance that answered last.
+    pub(crate) last: Arc<AtomicUsize>,
 }
 
 impl ClusterAccess {
@@ -50,7 +55,11 @@ impl ClusterAccess {
             return Err(wrong());
         }
         let metadata = hosts.split(',').map(|host| format!("{scheme}://{host}")).collect();
-        Ok(Self { metadata, group, token, immutable: &[] })
+        Ok(Self { metadata, group, token, immutable: &[], last: Arc::default() })
+    }
+
+    pub(super) fn instances(&self, patience: Duration) -> Instances<'_> {
+        Instances { addresses: &self.metadata, last: &self.last, patience }
     }
 
     /// An HTTP client for the cluster's parts.

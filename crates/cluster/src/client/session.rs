@@ -20,6 +20,8 @@ use crate::wire::{CAPABILITY_HEADER, ClientAnswer, ClientRequest, ClusterStatus,
 
 /// Longest wait for an answer of the metadata service.
 const METADATA_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for an instance of it that leads.
+const LEADER_MAX: Duration = Duration::from_secs(15);
 /// A device that failed is asked last for so long.
 const SUSPECT_FOR: Duration = Duration::from_secs(5);
 /// The map is not fetched again within this time, whoever wants a newer one.
@@ -47,7 +49,7 @@ impl Session {
     pub(super) async fn open(access: ClusterAccess) -> Result<Arc<Self>> {
         let http = access.http()?;
         let request = ClientRequest { group: access.group };
-        let answer: ClientAnswer = ask(&http, &access, "clients", &request)
+        let answer: ClientAnswer = ask(&http, &access, "clients", &request, METADATA_MAX)
             .await
             .map_err(|failure| failure.into_error(&format!("join the cluster at {access}")))?;
         let session = Arc::new(Self {
@@ -101,10 +103,12 @@ impl Session {
         tokio::time::sleep(rest).await;
         let path = format!("clients/{}/renew", self.client());
         let request = ClientRequest { group: self.group() };
-        let mut answer: Reply<ClientAnswer> = self.ask(&path, &request).await;
+        // An instance that hangs must not cost the lease.
+        let wait = self.known.read().lease / 3;
+        let mut answer: Reply<ClientAnswer> = ask(&self.http, &self.access, &path, &request, wait).await;
         if answer.as_ref().is_err_and(|failure| failure.word() == Some(Word::Missing)) {
             // It was silent for too long: it goes on as another client.
-            answer = self.ask("clients", &request).await;
+            answer = ask(&self.http, &self.access, "clients", &request, wait).await;
         }
         *last = monotonic();
         let answer = answer?;
@@ -120,7 +124,7 @@ impl Session {
 
     /// Asks the metadata service, each instance in turn.
     pub(super) async fn ask<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Reply<T> {
-        ask(&self.http, &self.access, path, body).await
+        ask(&self.http, &self.access, path, body, METADATA_MAX).await
     }
 
     /// A request to the metadata service without an answer that matters.
@@ -128,9 +132,9 @@ impl Session {
         tell(&self.http, &self.access, method, path, body).await
     }
 
-    /// A question to the metadata service.
+    /// A question to the metadata service that others can answer, too: it waits for no leader.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Reply<T> {
-        get(&self.http, &self.access, path).await
+        get(&self.http, &self.access, path, Duration::ZERO).await
     }
 
     /// A request to a device, under this map. `capability` stands in for the client's own.
@@ -194,13 +198,21 @@ async fn ask<T: DeserializeOwned>(
     access: &ClusterAccess,
     path: &str,
     body: &impl Serialize,
+    wait: Duration,
 ) -> Reply<T> {
-    let request = |address: &str| with_json(to(http, access, Method::POST, address, path), body);
-    ask_in_turn(&access.metadata, request, json).await
+    let request =
+        |address: &str| with_json(to(http, access, Method::POST, address, path), body).timeout(wait);
+    ask_in_turn(access.instances(LEADER_MAX), request, json).await
 }
 
-async fn get<T: DeserializeOwned>(http: &Client, access: &ClusterAccess, path: &str) -> Reply<T> {
-    ask_in_turn(&access.metadata, |address| to(http, access, Method::GET, address, path), json).await
+async fn get<T: DeserializeOwned>(
+    http: &Client,
+    access: &ClusterAccess,
+    path: &str,
+    patience: Duration,
+) -> Reply<T> {
+    let request = |address: &str| to(http, access, Method::GET, address, path);
+    ask_in_turn(access.instances(patience), request, json).await
 }
 
 async fn tell(
@@ -211,7 +223,7 @@ async fn tell(
     body: &impl Serialize,
 ) -> Reply<()> {
     let request = |address: &str| with_json(to(http, access, method.clone(), address, path), body);
-    ask_in_turn(&access.metadata, request, |answer| answer.map(drop)).await
+    ask_in_turn(access.instances(LEADER_MAX), request, |answer| answer.map(drop)).await
 }
 
 fn to(http: &Client, access: &ClusterAccess, method: Method, address: &str, path: &str) -> RequestBuilder {
@@ -221,12 +233,12 @@ fn to(http: &Client, access: &ClusterAccess, method: Method, address: &str, path
 
 /// The status of the cluster.
 pub(super) async fn status(access: &ClusterAccess) -> Result<Reply<ClusterStatus>> {
-    Ok(get(&access.http()?, access, "status").await)
+    Ok(get(&access.http()?, access, "status", LEADER_MAX).await)
 }
 
 /// Orders parts to be moved; returns how many.
 pub(super) async fn rebalance(access: &ClusterAccess) -> Result<Reply<u64>> {
-    let planned: Reply<Rebalanced> = ask(&access.http()?, access, "rebalance", &()).await;
+    let planned: Reply<Rebalanced> = ask(&access.http()?, access, "rebalance", &(), METADATA_MAX).await;
     Ok(planned.map(|planned| planned.moves))
 }
 

@@ -147,6 +147,11 @@ impl Guard {
         self.member.read().device
     }
 
+    /// The epoch of its key; 0 before it joined.
+    pub(super) fn key_epoch(&self) -> u32 {
+        self.member.read().key.as_ref().map_or(0, |(_, epoch)| *epoch)
+    }
+
     pub(super) fn map(&self) -> Option<Map> {
         self.member.read().map.clone()
     }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result, hex};
 use parking_lot::Mutex;
-use proto::cluster::{DeviceId, DeviceKey, Map, UNIT_BYTES, Width};
+use proto::cluster::{DeviceId, DeviceKey, Map, UNIT_BYTES, Width, place_slots};
 use serde::{Deserialize, Serialize};
 
 use super::engine::{Condition, Engine, Write};
 use super::queue::{Compaction, Rebuild};
+use super::recalled::Recalled;
 use crate::clock::monotonic;
 use crate::token::{ClusterToken, random};
 
@@ -28,6 +29,17 @@ pub struct ClusterSetting {
     pub lifetime: Duration,
     /// Whether its parts speak TLS: all of them, or none.
     pub tls: bool,
+}
+
+impl ClusterSetting {
+    pub(super) fn check(&self) -> Result<()> {
+        // A client must have renewed its lease, which is three of a device's, before it is needed.
+        if self.lifetime < self.lease * 4 {
+            let detail = format!("capabilities must last at least four leases of {:?}", self.lease);
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        Ok(())
+    }
 }
 
 /// What the engine keeps of the cluster itself.
@@ -67,10 +79,11 @@ pub struct Metadata {
     pub(super) devices: Mutex<HashMap<DeviceId, SeenDevice>>,
     pub(super) clients: Mutex<HashMap<u64, SeenClient>>,
     /// When this instance began: nobody is silent for longer than that.
-    pub(super) started: Instant,
+    pub(super) started: Mutex<Instant>,
     pub(super) http: reqwest::Client,
     pub(super) rebuild: Mutex<Rebuild>,
     pub(super) compaction: Mutex<Compaction>,
+    pub(super) recalled: Mutex<Recalled>,
 }
 
 impl Metadata {
@@ -80,11 +93,7 @@ impl Metadata {
     /// Those of the engine; `Corrupt` if what it keeps can't be read; `Invalid` if capabilities would last less than
     /// four leases.
     pub fn open(engine: Arc<dyn Engine>, token: ClusterToken, setting: &ClusterSetting) -> Result<Arc<Self>> {
-        // A client must have renewed its lease, which is three of a device's, before it is needed.
-        if setting.lifetime < setting.lease * 4 {
-            let detail = format!("capabilities must last at least four leases of {:?}", setting.lease);
-            return Err(Error::new(ErrorKind::Invalid, detail));
-        }
+        setting.check()?;
         make(engine.as_ref(), setting)?;
         let record: Record = read(engine.as_ref(), CLUSTER)?.0;
         let map = read(engine.as_ref(), MAP)?;
@@ -101,10 +110,11 @@ impl Metadata {
             map: Mutex::new(map),
             devices: Mutex::default(),
             clients: Mutex::default(),
-            started: monotonic(),
+            started: Mutex::new(monotonic()),
             http,
             rebuild: Mutex::default(),
             compaction: Mutex::default(),
+            recalled: Mutex::default(),
         }))
     }
 
@@ -112,6 +122,20 @@ impl Metadata {
     #[must_use]
     pub fn map(&self) -> Map {
         self.map.lock().0.clone()
+    }
+
+    /// The map as the engine has it: also one that another instance changed.
+    pub(super) fn stored_map(&self) -> Result<Map> {
+        Ok(read(self.engine.as_ref(), MAP)?.0)
+    }
+
+    /// Begins a new epoch, so that devices refuse what an earlier leader asked of them as soon as they know.
+    pub(super) fn begin_epoch(&self) -> Result<()> {
+        let begin = |map: &mut Map| {
+            place_slots(map, false);
+            true
+        };
+        self.change_map(begin).map(drop)
     }
 
     /// Changes the map by `change`, which returns whether it did; then the epoch grows. Returns the map after that.
@@ -122,7 +146,7 @@ impl Metadata {
             if !change(&mut map) {
                 return Ok(map);
             }
-            map.epoch = own.0.epoch + 1;
+            map.epoch += 1;
             let text = serde_json::to_vec(&map).expect("a map is plain data");
             let condition = Condition::Revision(MAP.to_owned(), own.1);
             if self.engine.commit(&[condition], &[Write::Put(MAP.to_owned(), text)])? {

@@ -55,6 +55,10 @@ fn is_worth_it(segment: &Segment, live: u64) -> bool {
 impl Metadata {
     /// Frees what was emptied long enough ago, and looks from time to time what else could be.
     pub(super) async fn reclaim(&self) -> Result<()> {
+        // A state that was restored says what was to be freed in its time: devices are heard first.
+        if self.is_recalling() || monotonic().since(*self.started.lock()) < self.lease * 3 {
+            return Ok(());
+        }
         self.free_emptied().await?;
         self.free_left().await?;
         self.end_salvages()?;

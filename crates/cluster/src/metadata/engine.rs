@@ -1,5 +1,5 @@
 //! Where the metadata service keeps what must survive: values under keys, changed all or none under conditions. redb on
-//! one machine; etcd offers the same, so that several instances can share it.
+//! one machine; `etcd` does the same for several instances. tests/engine.rs tries both.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -38,24 +38,33 @@ pub enum Write {
     Remove(String),
 }
 
+/// Most conditions and changes of one commit, together.
+pub const CHANGES_MAX: usize = 100;
+
 /// Keeps values under keys. Reads see all changes that returned before they began.
 pub trait Engine: std::fmt::Debug + Send + Sync {
+    /// Where the instance serves that has this engine, if there may be several.
+    fn leader(&self) -> Option<String> {
+        None
+    }
+
     /// The value of `key`.
     ///
     /// # Errors
-    /// `Io` and `Unreachable`.
+    /// `Io`; `Revoked` if another instance leads.
     fn get(&self, key: &str) -> Result<Option<Stored>>;
 
     /// Up to `limit` values whose keys begin with `prefix` and are behind `after`, in order.
     ///
     /// # Errors
-    /// `Io` and `Unreachable`.
+    /// `Io`; `Revoked` if another instance leads.
     fn list(&self, prefix: &str, after: &str, limit: usize) -> Result<Vec<(String, Stored)>>;
 
     /// Makes all changes, durably, if all conditions hold; returns whether they did.
     ///
     /// # Errors
-    /// `Io` and `Unreachable`: whether the change was made is then unknown.
+    /// `Io`: whether the change was made is then unknown. `Revoked` if another instance leads: this engine changes
+    /// nothing from then on. `Full`, and `Invalid` for more than [`CHANGES_MAX`]: nothing was changed.
     fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool>;
 }
 
@@ -130,6 +139,9 @@ impl Engine for Embedded {
     }
 
     fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool> {
+        if conditions.len() + writes.len() > CHANGES_MAX {
+            return Err(Error::new(ErrorKind::Invalid, "too many changes at once"));
+        }
         let write = self.0.begin_write().map_err(failed)?;
         {
             let mut values = write.open_table(VALUES).map_err(failed)?;
@@ -164,103 +176,4 @@ impl Engine for Embedded {
 
 fn stored((revision, value): (u64, &[u8])) -> Stored {
     Stored { value: value.to_vec(), revision }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What every engine does. Keys are below `base`, so that engines that keep more than this test can be tried.
-    fn conforms(engine: &dyn Engine, base: &str) {
-        let key = |name: &str| format!("{base}{name}");
-        let put = |name: &str, value: &str| Write::Put(key(name), value.as_bytes().to_vec());
-        let value = |name: &str| engine.get(&key(name)).unwrap().map(|found| found.value);
-
-        assert_eq!(engine.get(&key("a")).unwrap(), None);
-        assert!(engine.commit(&[Condition::Absent(key("a"))], &[put("a", "1"), put("b", "2")]).unwrap());
-        let first = engine.get(&key("a")).unwrap().unwrap();
-        assert_eq!(first.value, b"1");
-
-        // A condition that does not hold changes nothing at all.
-        assert!(!engine.commit(&[Condition::Absent(key("a"))], &[put("a", "3"), put("c", "3")]).unwrap());
-        let stale = Condition::Revision(key("a"), first.revision + 1000);
-        assert!(!engine.commit(&[stale], &[put("a", "3")]).unwrap());
-        assert_eq!((value("a"), value("c")), (Some(b"1".to_vec()), None));
-
-        // The same value written again has another revision: what was read before is stale.
-        let now = Condition::Revision(key("a"), first.revision);
-        assert!(engine.commit(std::slice::from_ref(&now), &[put("a", "1")]).unwrap());
-        assert!(!engine.commit(&[now], &[put("a", "4")]).unwrap());
-
-        assert!(engine.commit(&[], &[Write::Remove(key("b")), Write::Remove(key("never there"))]).unwrap());
-        assert_eq!(value("b"), None);
-
-        let names = ["list/1", "list/2", "list/3", "lisu"];
-        assert!(engine.commit(&[], &names.map(|name| put(name, name))).unwrap());
-        let listed = |after: &str, limit| {
-            let found = engine.list(&key("list/"), after, limit).unwrap();
-            found.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
-        };
-        assert_eq!(listed("", 10), ["list/1", "list/2", "list/3"].map(key));
-        assert_eq!(listed("", 2), ["list/1", "list/2"].map(key));
-        assert_eq!(listed(&key("list/2"), 10), [key("list/3")]);
-    }
-
-    /// Of many that create the same key at the same time, one succeeds; of many that count, none loses a step.
-    fn has_one_winner(engine: &dyn Engine, base: &str) {
-        for round in 0..10 {
-            let key = format!("{base}race-{round}");
-            let winners: usize = std::thread::scope(|scope| {
-                let tries: Vec<_> = (0..8u8)
-                    .map(|who| {
-                        let key = key.clone();
-                        scope.spawn(move || {
-                            let put = [Write::Put(key.clone(), vec![who])];
-                            usize::from(engine.commit(&[Condition::Absent(key)], &put).unwrap())
-                        })
-                    })
-                    .collect();
-                tries.into_iter().map(|one| one.join().unwrap()).sum()
-            });
-            assert_eq!(winners, 1);
-        }
-        let key = format!("{base}counter");
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| (0..10).for_each(|_| count(engine, &key)));
-            }
-        });
-        assert_eq!(engine.get(&key).unwrap().unwrap().value, b"80");
-    }
-
-    fn count(engine: &dyn Engine, key: &str) {
-        loop {
-            let found = engine.get(key).unwrap();
-            let number = found
-                .as_ref()
-                .map_or(0, |found| std::str::from_utf8(&found.value).unwrap().parse::<u32>().unwrap());
-            let condition = match &found {
-                Some(found) => Condition::Revision(key.to_owned(), found.revision),
-                None => Condition::Absent(key.to_owned()),
-            };
-            let next = (number + 1).to_string().into_bytes();
-            if engine.commit(&[condition], &[Write::Put(key.to_owned(), next)]).unwrap() {
-                return;
-            }
-        }
-    }
-
-    #[test]
-    fn the_embedded_engine_conforms_and_keeps_what_it_has() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("metadata.redb");
-        let engine = Embedded::open(&path).unwrap();
-        conforms(&engine, "");
-        has_one_winner(&engine, "");
-        assert_eq!(Embedded::open(&path).unwrap_err().kind(), ErrorKind::Refused, "one process at a time");
-        drop(engine);
-        let again = Embedded::open(&path).unwrap();
-        assert_eq!(again.get("counter").unwrap().unwrap().value, b"80");
-        conforms(&again, "again/");
-    }
 }

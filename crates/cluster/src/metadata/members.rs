@@ -18,13 +18,13 @@ use crate::wire::{
 
 /// What the engine keeps of a device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Member {
-    device: DeviceId,
-    identity: String,
-    key_epoch: u32,
+pub(super) struct Member {
+    pub(super) device: DeviceId,
+    pub(super) identity: String,
+    pub(super) key_epoch: u32,
 }
 
-fn member_key(device: DeviceId) -> String {
+pub(super) fn member_key(device: DeviceId) -> String {
     format!("device/{:08x}", device.0)
 }
 
@@ -59,7 +59,12 @@ impl Metadata {
         }
         let known = self.members()?.into_iter().find(|member| member.identity == request.identity);
         let member = match known {
+            // It is asked for what it knows with its first heartbeat.
+            Some(member) if self.is_recalling() || request.epoch > self.map().epoch => {
+                return Ok(self.answer_join(&member, self.map()));
+            }
             Some(member) => member,
+            None if self.is_recalling() => return Err(self.recalling()),
             None => self.admit(&request.identity)?,
         };
         let now = monotonic();
@@ -85,13 +90,12 @@ impl Metadata {
             place_slots(map, up >= usize::from(map.k) + usize::from(map.m));
             true
         })?;
-        let key = self.key(member.device, member.key_epoch);
-        Ok(JoinAnswer {
-            device: member.device,
-            key: hex::encode(&key.to_bytes()),
-            key_epoch: member.key_epoch,
-            map,
-        })
+        Ok(self.answer_join(&member, map))
+    }
+
+    fn answer_join(&self, member: &Member, map: Map) -> JoinAnswer {
+        let key = hex::encode(&self.key(member.device, member.key_epoch).to_bytes());
+        JoinAnswer { device: member.device, key, key_epoch: member.key_epoch, map }
     }
 
     fn admit(&self, identity: &str) -> Result<Member> {
@@ -116,6 +120,7 @@ impl Metadata {
 
     /// A device says that it lives.
     pub(super) fn heartbeat(&self, device: DeviceId, beat: &Heartbeat) -> Result<Pulse> {
+        self.is_newest(device, beat.epoch)?;
         let member = self.member(device)?;
         if member.identity != beat.identity {
             return Err(Error::new(ErrorKind::NotFound, format!("device {device} is another one")));
@@ -175,7 +180,8 @@ impl Metadata {
         let now = monotonic();
         let silent: Vec<DeviceId> = {
             let seen = self.devices.lock();
-            let at = |device: DeviceId| seen.get(&device).map_or(self.started, |seen| seen.at);
+            let started = *self.started.lock();
+            let at = |device: DeviceId| seen.get(&device).map_or(started, |seen| seen.at);
             let map = self.map();
             let up = map.devices.iter().filter(|device| device.state == State::Up);
             let reachable: Vec<_> = up.map(|device| device.device).collect();
@@ -363,7 +369,7 @@ impl Metadata {
     pub(super) fn status(&self) -> Result<ClusterStatus> {
         let map = self.map();
         let now = monotonic();
-        let seen = self.devices.lock().clone();
+        let (seen, started) = (self.devices.lock().clone(), *self.started.lock());
         let view = |device: &Device| {
             let holds = |ready: bool| {
                 let slots = map.slots.iter().flatten();
@@ -378,7 +384,7 @@ impl Metadata {
                 used: known.map_or(0, |known| known.used),
                 slots: holds(false),
                 copying: holds(true),
-                silent_ms: u64::try_from(now.since(known.map_or(self.started, |known| known.at)).as_millis())
+                silent_ms: u64::try_from(now.since(known.map_or(started, |known| known.at)).as_millis())
                     .unwrap_or(u64::MAX),
             }
         };
@@ -386,6 +392,8 @@ impl Metadata {
         devices.sort_by_key(|view| view.device.device);
         Ok(ClusterStatus {
             cluster: map.cluster.clone(),
+            leader: self.engine.leader(),
+            waits_for: self.waits_for(),
             epoch: map.epoch,
             k: map.k,
             m: map.m,

@@ -2,22 +2,31 @@
 //! never sees data. formats/cluster.md, section 7.
 //!
 //! - `engine` keeps small values under keys, through restarts
+//! - `etcd` does so for several instances, of which one leads; `gateway` speaks to etcd
+//! - `election` which of several instances leads
 //! - `cluster` what the cluster is: its secret, its width, its map
 //! - `members` devices and clients: joins, heartbeats, leases
 //! - `segments` opened, sealed, taken from clients that died
 //! - `rebuild` what is rebuilt where
 //! - `compaction` what is stored elsewhere, so that its space can be used again
+//! - `recall`, `recalled` what devices tell after the state was restored
 //! - `records` names that only one client can create
 //! - `routes` the commands over HTTP
 
 mod cluster;
 mod compaction;
+mod election;
 pub mod engine;
+pub mod etcd;
+mod gateway;
 mod members;
 mod queue;
 mod rebuild;
+mod recall;
+mod recalled;
 mod records;
 mod routes;
 mod segments;
 
 pub use cluster::{ClusterSetting, Metadata};
+pub use election::Instance;

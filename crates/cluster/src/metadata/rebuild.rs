@@ -38,6 +38,9 @@ fn must_leave(map: &Map, device: DeviceId) -> bool {
 impl Metadata {
     /// Declares that what a device held is gone, or is to be moved away.
     pub(super) fn retire(&self, device: DeviceId, state: State) -> Result<()> {
+        if self.is_recalling() {
+            return if state == State::Lost { self.recall_without(device) } else { Err(self.recalling()) };
+        }
         self.may_retire(device, state)?;
         let mut known = false;
         self.change_map(|map| {

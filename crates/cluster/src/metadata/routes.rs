@@ -14,6 +14,8 @@ use tokio::sync::watch;
 
 use super::cluster::Metadata;
 use crate::problem::{Answer, Problem, Word};
+use crate::recall::{Recall, RecalledSegment};
+use crate::token::ClusterToken;
 use crate::wire::{
     ClientAnswer, ClientRequest, ClusterStatus, ComponentRequest, EmptiedRequest, Heartbeat, IndexRebuilt,
     JoinAnswer, JoinRequest, Pulse, Rebalanced, RebuildTask, Rebuilt, Record, RecordList, RecordName,
@@ -33,6 +35,8 @@ impl Metadata {
             .route("/map", get(map))
             .route("/devices", post(join))
             .route("/devices/{device}/heartbeat", post(heartbeat))
+            .route("/devices/{device}/recall", post(recall))
+            .route("/devices/{device}/recall/segments", post(recall_segments))
             .route("/devices/{device}/revoke", post(revoke))
             .route("/devices/{device}/lost", post(lost))
             .route("/devices/{device}/drain", post(drain))
@@ -62,7 +66,12 @@ impl Metadata {
         // Apart: devices that hang while a segment is sealed must not keep others from being declared down.
         let devices = self.every(&event, || async {
             let own = Arc::clone(&self);
-            let swept = move || own.sweep_devices().and_then(|()| own.plan_rebuild());
+            let swept = move || {
+                if own.is_recalling() {
+                    return Ok(());
+                }
+                own.sweep_devices().and_then(|()| own.plan_rebuild())
+            };
             let swept = tokio::task::spawn_blocking(swept).await;
             swept.map_err(|error| Error::from_source(ErrorKind::Io, "watch the devices", error))?
         });
@@ -91,11 +100,22 @@ impl Metadata {
 }
 
 async fn check_token(State(metadata): Shared, request: Request, next: Next) -> Answer<Response> {
-    let shown = request.headers().get(header::AUTHORIZATION).and_then(|shown| shown.to_str().ok());
-    if !metadata.token.is_shown_by(shown) {
-        return Err(Problem::new(Word::Token, "the cluster's token is missing or wrong"));
+    check(&metadata.token, &request)?;
+    let path = request.uri().path();
+    let is_recall = path.contains("/devices") || path.ends_with("/status");
+    if !is_recall && metadata.is_recalling() {
+        return Err(metadata.recalling().into());
     }
     Ok(next.run(request).await)
+}
+
+/// Refuses a request that does not show the cluster's token.
+pub(super) fn check(token: &ClusterToken, request: &Request) -> Answer<()> {
+    let shown = request.headers().get(header::AUTHORIZATION).and_then(|shown| shown.to_str().ok());
+    if token.is_shown_by(shown) {
+        return Ok(());
+    }
+    Err(Problem::new(Word::Token, "the cluster's token is missing or wrong"))
 }
 
 /// Runs what waits for the engine where it holds nobody up.
@@ -107,8 +127,8 @@ async fn blocking<T: Send + 'static>(
     Ok(done.map_err(|error| Problem::failed("run a command", error))??)
 }
 
-async fn map(State(metadata): Shared) -> Json<Map> {
-    Json(metadata.map())
+async fn map(State(metadata): Shared) -> Answer<Json<Map>> {
+    blocking(metadata, |metadata| metadata.stored_map()).await.map(Json)
 }
 
 async fn join(State(metadata): Shared, Json(request): Json<JoinRequest>) -> Answer<Json<JoinAnswer>> {
@@ -121,6 +141,24 @@ async fn heartbeat(
     Json(beat): Json<Heartbeat>,
 ) -> Answer<Json<Pulse>> {
     blocking(metadata, move |metadata| metadata.heartbeat(DeviceId(device), &beat)).await.map(Json)
+}
+
+async fn recall(
+    State(metadata): Shared,
+    Path(device): Path<u32>,
+    Json(told): Json<Recall>,
+) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.recall(DeviceId(device), told)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn recall_segments(
+    State(metadata): Shared,
+    Path(device): Path<u32>,
+    Json(told): Json<Vec<RecalledSegment>>,
+) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.recall_segments(DeviceId(device), &told)).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn revoke(State(metadata): Shared, Path(device): Path<u32>) -> Answer<StatusCode> {

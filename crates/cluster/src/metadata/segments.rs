@@ -34,7 +34,7 @@ pub(super) fn gone_key(client: u64) -> String {
 }
 
 /// Where an open segment is kept: there are few of them, and they are looked at often.
-fn open_key(segment: u64) -> String {
+pub(super) fn open_key(segment: u64) -> String {
     format!("open/{segment:016x}")
 }
 
@@ -135,7 +135,7 @@ impl Metadata {
         Ok(Segments { segments, more })
     }
 
-    fn segments_below(&self, prefix: &str) -> Result<Vec<Segment>> {
+    pub(super) fn segments_below(&self, prefix: &str) -> Result<Vec<Segment>> {
         let mut segments = Vec::new();
         for_each(self.engine.as_ref(), prefix, |key, stored| {
             segments.push(parse(key, &stored.value)?);
@@ -184,6 +184,9 @@ impl Metadata {
 
     /// Takes segments from clients whose lease has ended.
     pub(super) async fn sweep_segments(&self) -> Result<()> {
+        if self.is_recalling() {
+            return Ok(());
+        }
         for segment in self.open_segments()? {
             if self.is_client_gone(segment.client) {
                 let gone = gone_key(segment.client);
@@ -202,7 +205,7 @@ impl Metadata {
     /// When the lease of a client ends. One of an earlier start of this service has a lease from then on to come back.
     pub(super) fn end_of_client(&self, client: u64) -> Instant {
         let end = self.clients.lock().get(&client).map(|seen| seen.end);
-        end.unwrap_or(self.started + self.lease * 3)
+        end.unwrap_or_else(|| *self.started.lock() + self.lease * 3)
     }
 
     /// Fences the components, and seals them where k of them still are: what was acknowledged is on all of them, so it

@@ -32,7 +32,8 @@ pub(crate) fn run(context: &Context, _: &Args) -> Result<()> {
     let output = context.output;
     output.list(&records, &table(&status))?;
     let record = json!({
-        "type": "cluster", "cluster": status.cluster, "epoch": status.epoch, "data": status.k, "parity": status.m,
+        "type": "cluster", "cluster": status.cluster, "leader": status.leader, "waits_for": status.waits_for,
+        "epoch": status.epoch, "data": status.k, "parity": status.m,
         "formed": status.formed, "segments_open": status.segments_open,
         "segments_sealed": status.segments_sealed, "segments_emptied": status.segments_emptied,
         "compacting": status.compacting, "rebuilding": status.rebuilding, "records": status.records,
@@ -66,7 +67,7 @@ fn table(status: &ClusterStatus) -> Table {
         let copying = if *copying > 0 { format!(" ({copying})") } else { String::new() };
         table.row([
             device.device.to_string(),
-            device.address.split("//").nth(1).unwrap_or_default().to_owned(),
+            place(&device.address).to_owned(),
             device.domain.clone(),
             state(device.state).to_owned(),
             show_bytes(*used),
@@ -76,6 +77,11 @@ fn table(status: &ClusterStatus) -> Table {
         ]);
     }
     table
+}
+
+/// The host and port in an address.
+fn place(address: &str) -> &str {
+    address.split("//").nth(1).unwrap_or(address)
 }
 
 fn state(state: State) -> &'static str {
@@ -106,15 +112,29 @@ fn summary(status: &ClusterStatus) -> String {
             format!("{down} of {} devices are away: some data may not be read", status.devices.len())
         }
     };
+    let health = match status.waits_for.as_slice() {
+        [] => health,
+        waits_for => {
+            let devices: Vec<_> = waits_for.iter().map(ToString::to_string).collect();
+            format!("its state was restored: it waits for devices {}", devices.join(", "))
+        }
+    };
     let (open, sealed) = (status.segments_open, status.segments_sealed);
     let rebuild = match status.rebuilding {
         0 => String::new(),
         parts => format!("; {parts} parts of segments are to be rebuilt"),
+    };
+    let leader = match &status.leader {
+        None => String::new(),
+        Some(leader) => format!("; {} leads", place(leader)),
     };
     let garbage = match (status.compacting, status.segments_emptied) {
         (0, 0) => String::new(),
         (0, emptied) => format!("; {emptied} are empty and will be removed"),
         (some, emptied) => format!("; {some} are to be compacted, {emptied} are empty and will be removed"),
     };
-    format!("{k}+{m}, epoch {}; {sealed} segments, {open} open{garbage}{rebuild}; {health}\n", status.epoch)
+    format!(
+        "{k}+{m}, epoch {}{leader}; {sealed} segments, {open} open{garbage}{rebuild}; {health}\n",
+        status.epoch
+    )
 }

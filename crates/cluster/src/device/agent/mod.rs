@@ -1,11 +1,13 @@
 //! Speaks to the metadata service for a device: joins the cluster, keeps the lease, follows the map.
 //! formats/cluster.md, sections 4 and 7.
 
+mod recall;
 mod slots;
 mod upkeep;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result, hex};
@@ -17,7 +19,7 @@ use tokio::sync::{Notify, watch};
 use super::Device;
 use super::work::blocking;
 use crate::clock::monotonic;
-use crate::http::{Failure, Reply, ask_in_turn, json, with_json};
+use crate::http::{Failure, Instances, Reply, ask_in_turn, json, with_json};
 use crate::problem::{Answer, Problem, Word};
 use crate::token::ClusterToken;
 use crate::wire::{CompactTask, Heartbeat, JoinAnswer, JoinRequest, Pulse, RebuildTask};
@@ -50,6 +52,8 @@ pub struct Agent {
     device: Arc<Device>,
     setting: AgentSetting,
     client: reqwest::Client,
+    /// The instance of the metadata service that answered last.
+    last: AtomicUsize,
     /// Slots that were copied, with the `from` that they were copied for.
     copied: Mutex<HashSet<(usize, u64)>>,
     /// Something was copied: the next heartbeat is due now.
@@ -72,6 +76,7 @@ impl Agent {
             device,
             setting,
             client,
+            last: AtomicUsize::new(0),
             copied: Mutex::default(),
             news: Notify::new(),
             peers: Mutex::default(),
@@ -124,6 +129,14 @@ impl Agent {
                     self.join(event).await?;
                     Duration::ZERO
                 }
+                Err(Failure::Refused(problem)) if problem.word == Word::Older => {
+                    if !std::mem::replace(&mut silent, true) {
+                        event(&problem.detail);
+                    }
+                    // What fails is asked for again.
+                    let _ = self.recall().await;
+                    JOIN_PAUSE
+                }
                 Err(Failure::Refused(problem)) if problem.word == Word::Failed => {
                     return Err(Error::new(ErrorKind::Io, problem.detail));
                 }
@@ -154,10 +167,12 @@ impl Agent {
                 domain: self.setting.domain.clone(),
                 bytes,
                 free,
+                epoch: self.device.guard.epoch(),
             };
             match self.ask::<JoinAnswer>("devices", &request).await {
                 Ok(answer) => return self.joined(answer).await,
-                Err(Failure::Refused(problem)) if problem.word != Word::Failed => {
+                // Its failure, or a database without room, is none of this device's.
+                Err(Failure::Refused(problem)) if !matches!(problem.word, Word::Failed | Word::Full) => {
                     return Err(Failure::Refused(problem).into_error("join the cluster"));
                 }
                 Err(failure @ Failure::Untrusted(_)) => return Err(failure.into_error("join the cluster")),
@@ -191,7 +206,12 @@ impl Agent {
             }
             answer => answer,
         };
-        ask_in_turn(&self.setting.metadata, request, read).await
+        ask_in_turn(self.instances(), request, read).await
+    }
+
+    /// None of them is waited for: what failed is tried again.
+    fn instances(&self) -> Instances<'_> {
+        Instances { addresses: &self.setting.metadata, last: &self.last, patience: Duration::ZERO }
     }
 
     fn to(&self, method: Method, address: &str, path: &str) -> RequestBuilder {

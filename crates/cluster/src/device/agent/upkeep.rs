@@ -16,7 +16,7 @@ use crate::clock::monotonic;
 use crate::device::rebuild::{complete, rebuild};
 use crate::device::scrub::{mend, verify};
 use crate::device::work::blocking;
-use crate::http::{Failure, Reply, ask_in_turn, json, with_json};
+use crate::http::{Failure, Reply, ask_in_turn, json};
 use crate::wire::{CompactTask, ComponentRequest, RebuildTask, Rebuilt, Segment, SegmentState};
 
 /// How often components that are not sealed are looked at.
@@ -73,7 +73,7 @@ impl Agent {
                 return;
             };
             let AgentSetting { metadata, token, rebuild_bytes_per_second, .. } = self.setting.clone();
-            let access = ClusterAccess { metadata, group, token, immutable: &[] };
+            let access = ClusterAccess { metadata, group, token, immutable: &[], last: Arc::default() };
             let device = Arc::clone(&self.device);
             let pace: Pace = Arc::new(move |bytes| {
                 let wait = |rate| device.rates.take(group, bytes, rate, monotonic());
@@ -131,8 +131,7 @@ impl Agent {
         let device = self.device.guard.device().expect("it joined before");
         let path = format!("segments/{}/rebuilt", task.segment);
         let rebuilt = Rebuilt { component: task.component, device };
-        let request = |address: &str| with_json(self.to(Method::POST, address, &path), &rebuilt);
-        ask_in_turn(&self.setting.metadata, request, |answer| answer.map(drop)).await
+        self.post(&path, &rebuilt).await
     }
 
     pub(super) async fn tidy_for_ever(&self) {
@@ -165,7 +164,7 @@ impl Agent {
         let own = self.device.guard.device().expect("it joined before");
         let path = format!("segments/{}", id.number);
         let request = |address: &str| self.to(Method::GET, address, &path);
-        let segment: Segment = match ask_in_turn(&self.setting.metadata, request, json).await {
+        let segment: Segment = match ask_in_turn(self.instances(), request, json).await {
             Ok(segment) => segment,
             // An object that is no component of a segment is its creator's business.
             Err(Failure::Refused(_)) => return Ok(()),
