@@ -1,5 +1,5 @@
-//! How contiguous components lie on the disk when many clients write at the same time: seed 002, section 3.2, has 396 KB
-//! with 60 writers on one device.
+//! How contiguous components lie on the disk when many clients write at the same time: seed 002, section 3.2, has
+//! 396 KB with 60 writers on one device.
 
 use std::path::Path;
 use std::process::Command;

@@ -22,9 +22,9 @@ const DEVICES: u32 = 16;
 /// The link of each device, in both directions.
 const RATE: u64 = 40_000_000;
 const BUFFER_BYTES: u64 = 256 << 10;
-/// Each session of a client leaves three segments of one content each: components of 1 MiB. That is as long for this link
-/// as 25 MiB for one of 1 Gbit/s; a full component has 128.
-const SESSIONS: u64 = 64;
+/// Each session of a client leaves three segments of one content each: components of 1 MiB. That is as long for this
+/// link as 25 MiB for one of 1 Gbit/s; a full component has 128.
+const SESSIONS: u64 = 128;
 const CONTENTS: u64 = 3;
 const CONTENT_BYTES: usize = 8 << 20;
 /// Components that are read to compute one.
@@ -81,7 +81,8 @@ fn figure(held: u64, parts: u64, seconds: f64, on_wire: u64) -> Result<Vec<Figur
         "MB/s of the frames": on_wire as f64 / 1e6 / seconds,
     }]);
     let figure = Figure::new("cluster.rebuild", &[read / seconds / links], "ratio", Bar::AtLeast(0.7));
-    let limit = "what 15 links of 40 Mbit/s bring: each device that is left rebuilds, and reads 8 bytes for each lost one";
+    let limit =
+        "15 links of 40 Mbit/s: all devices that are left rebuild, and read 8 bytes for each lost one";
     let figure = figure.peer("limit", limit, links, "MB/s");
     Ok(vec![figure.on(&workload, super::LAB).with(details)])
 }

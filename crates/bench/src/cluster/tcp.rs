@@ -13,8 +13,8 @@ const FIRST_BYTES: u64 = 128 << 10;
 /// A set of rules for TCP. The machine's own settings have no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tcp {
-    /// As the hosts of seed 002 had it: Reno, one loss for each round trip repaired (no SACK), no probes for lost tails,
-    /// and silence for 200 ms after a loss that no three later packets tell of.
+    /// As the hosts of seed 002 had it: Reno, one loss for each round trip repaired (no SACK), no probes for lost
+    /// tails, and silence for 200 ms after a loss that no three later packets tell of.
     Then,
     /// As Linux has it: cubic, SACK, RACK and probes for lost tails; also with timeouts of 200 ms.
     Now,

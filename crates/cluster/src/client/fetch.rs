@@ -26,8 +26,8 @@ const HEDGE_MIN: Duration = Duration::from_millis(60);
 const HEDGE_MAX: Duration = Duration::from_secs(3);
 /// Fetches whose durations are remembered.
 const REMEMBERED: usize = 128;
-/// Components that answer at the same time. All answers come through one switch port, whose buffer many of them overflow
-/// (seed 002, section 4).
+/// Components that answer at the same time. All answers come through one switch port, whose buffer many of them
+/// overflow (seed 002, section 4).
 const FAN_IN_MAX: usize = 16;
 
 /// Where the components of a segment are.

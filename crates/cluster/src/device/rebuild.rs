@@ -141,8 +141,8 @@ fn invalid(what: &str) -> Failure {
     Failure::Refused(Problem::new(Word::Invalid, format!("the metadata service wants a rebuild with {what}")))
 }
 
-/// A range of one component. A source that has a newer map is asked again under that one: while the index moves, each slot
-/// that is ready makes a new epoch, and what was read of the others would be lost.
+/// A range of one component. A source that has a newer map is asked again under that one: while the index moves, each
+/// slot that is ready makes a new epoch, and what was read of the others would be lost.
 async fn read_one(
     device: &Device,
     http: &Client,

@@ -27,8 +27,8 @@ const COMPACT_PAUSE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl Agent {
-    /// Rebuilds all components that it is told to, at the same time: one alone waits for the slowest of its sources while
-    /// this device's link is idle.
+    /// Rebuilds all components that it is told to, at the same time: one alone waits for the slowest of its sources
+    /// while this device's link is idle.
     pub(super) async fn rebuild_for_ever(&self) {
         let mut tasks = self.tasks.subscribe();
         let (mut under_way, mut running) = (HashSet::new(), FuturesUnordered::new());
