@@ -100,7 +100,7 @@ impl Rack {
     /// What joins this cluster.
     fn access(&self) -> Result<ClusterAccess> {
         let (_, token) = self.metadata_access()?;
-        Ok(ClusterAccess::parse(&format!("cluster://{}", self.metadata()), token.parse()?)?)
+        Ok(ClusterAccess::parse(&format!("cluster+http://{}", self.metadata()), token.parse()?)?)
     }
 
     /// Runs work on a new client of this cluster at a host.
@@ -163,7 +163,7 @@ impl Rack {
     /// Runs `diskcast cluster` with these words, at the host of the metadata service.
     pub(super) fn order(&self, words: &[&str]) -> Result<String> {
         let mut command = self.star.host(0).command(&self.program.to_string_lossy());
-        command.args(["--repo", &format!("cluster://{}", self.metadata()), "--cluster-token"]);
+        command.args(["--repo", &format!("cluster+http://{}", self.metadata()), "--cluster-token"]);
         said(command.arg(self.folder.join("cluster.token")).args(["cluster"]).args(words))
     }
 }
