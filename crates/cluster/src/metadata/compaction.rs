@@ -73,9 +73,12 @@ impl Metadata {
         };
         let mut compaction = self.compaction.lock();
         compaction.planned = monotonic();
-        compaction.given.retain(|device, _| map.answers(*device));
-        let given: Vec<u64> = compaction.given.values().copied().collect();
-        compaction.waiting = waiting.into_iter().filter(|segment| !given.contains(segment)).collect();
+        // One that can't be compacted, such as one that can't be read, must not hold up all others.
+        compaction.given.clear();
+        let (again, fresh): (Vec<u64>, Vec<u64>) =
+            waiting.into_iter().partition(|segment| compaction.tried.contains(segment));
+        compaction.tried = again.iter().copied().collect();
+        compaction.waiting = fresh.into_iter().chain(again).collect();
         Ok(())
     }
 
@@ -134,6 +137,7 @@ impl Metadata {
         {
             if let Some(task) = task(number) {
                 compaction.given.insert(device, number);
+                compaction.tried.insert(number);
                 return Some(task);
             }
         }

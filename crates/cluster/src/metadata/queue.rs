@@ -35,6 +35,8 @@ pub(super) struct Compaction {
     pub(super) waiting: VecDeque<u64>,
     /// Who compacts what.
     pub(super) given: BTreeMap<DeviceId, u64>,
+    /// Segments that were given to a device and are not emptied yet: in the next round others come first.
+    pub(super) tried: BTreeSet<u64>,
 }
 
 impl Compaction {
