@@ -14,7 +14,7 @@ use crate::clock::system_s;
 use crate::wire::{RebuildSource, RebuildTask, Rebuilt, Segment, SegmentState};
 
 /// Components that one device rebuilds at the same time: one uses the link while the other waits for the slowest of its
-/// sources. More would overflow the device's switch port, as many answers to a client do.
+/// sources. These are 16 answers at a time, as many as a client takes.
 const TASKS_PER_DEVICE: usize = 2;
 
 /// Tasks that are looked at for one heartbeat.
