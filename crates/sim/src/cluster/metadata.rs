@@ -259,18 +259,12 @@ impl World {
             let may = |segment: &Segment| {
                 segment.sealed.is_some() && segment.emptied.is_none() && segment.since <= now
             };
-            let segments = self.metadata.segments.iter().filter(|(_, segment)| may(segment));
-            let mut found: Vec<(Time, u64)> =
-                segments.map(|(number, known)| (known.since, *number)).collect();
-            found.sort_unstable();
-            // Any of them, or the latest: of that one something may still be on its way.
-            let chosen = match self.below(2) {
-                0 => found.last().copied(),
-                _ if found.is_empty() => None,
-                _ => Some(found[self.below(found.len() as u64) as usize]),
-            };
-            if let Some((_, segment)) = chosen {
-                self.compact(segment);
+            let segments = self.metadata.segments.iter();
+            let found: Vec<u64> =
+                segments.filter(|(_, segment)| may(segment)).map(|(number, _)| *number).collect();
+            if !found.is_empty() {
+                let chosen = self.below(found.len() as u64) as usize;
+                self.compact(found[chosen]);
             }
         }
     }
