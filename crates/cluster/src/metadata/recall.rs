@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use base::{Error, ErrorKind, Result};
-use proto::cluster::{DeviceId, Map, State, Width, place_slots};
+use proto::cluster::{DeviceId, State, Width, place_slots, skip_epochs};
 
 use super::cluster::{Metadata, SeenDevice, parse};
 use super::engine::{Condition, Write};
@@ -228,21 +228,6 @@ impl Metadata {
             if self.engine.commit(&[condition], &[Write::Put(key.clone(), next)])? {
                 return Ok(());
             }
-        }
-    }
-}
-
-/// Raises the epoch, with nothing acknowledged in between: what a holder of a slot with too few holders has, it has up
-/// to then, as `place_slots` says for the next epoch.
-fn skip_epochs(map: &mut Map, epoch: u64) {
-    let (old, wanted) = (std::mem::replace(&mut map.epoch, epoch), map.holders_wanted());
-    for holders in &mut map.slots {
-        if holders.iter().filter(|holder| holder.takes_entries()).count() >= wanted {
-            continue;
-        }
-        for holder in holders {
-            let ends = holder.had.iter_mut().map(|(_, until)| until).chain([&mut holder.until]);
-            ends.filter(|until| **until == old && old > 0).for_each(|until| *until = epoch);
         }
     }
 }

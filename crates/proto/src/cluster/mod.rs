@@ -28,7 +28,7 @@ pub use entry::{Entry, NAME_BYTES_MAX, PIECES_MAX, Piece, Version};
 pub use insertion::{Insertion, Step};
 pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
 pub use object::{DeviceId, ObjectId};
-pub use placement::{choose_devices, place_slots};
+pub use placement::{choose_devices, place_slots, skip_epochs};
 pub use runs::{ALIGN_BYTES, PART_BYTES_MAX, PIECE_BYTES_MAX, Run, Span, UNIT_BYTES, Width};
 pub use writer::{Command, ItemId, RunId, SegmentRight, Writer, WriterSetting};
 

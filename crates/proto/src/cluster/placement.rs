@@ -66,15 +66,24 @@ pub fn place_slots(map: &mut Map, form: bool) -> bool {
         return true;
     }
     let mut changed = false;
+    let next = map.epoch + 1;
     for slot in 0..map.slots.len() {
-        changed |= extend(map, slot) | replace(map, slot) | fill(map, slot, false);
+        changed |= extend(map, slot, next) | replace(map, slot) | fill(map, slot, false);
     }
     changed
 }
 
+/// Raises the epoch of a map by more than one, with nothing acknowledged in between.
+pub fn skip_epochs(map: &mut Map, epoch: u64) {
+    for slot in 0..map.slots.len() {
+        extend(map, slot, epoch);
+    }
+    map.epoch = epoch;
+}
+
 /// While a slot has too few holders that take entries, nothing is acknowledged: what a holder has is everything beyond
-/// the epoch in which it retired, too.
-fn extend(map: &mut Map, slot: usize) -> bool {
+/// the epoch in which it retired, too, up to the one that comes.
+fn extend(map: &mut Map, slot: usize, next: u64) -> bool {
     let (epoch, wanted) = (map.epoch, map.holders_wanted());
     let holders = &mut map.slots[slot];
     if holders.iter().filter(|holder| holder.takes_entries()).count() >= wanted {
@@ -84,7 +93,7 @@ fn extend(map: &mut Map, slot: usize) -> bool {
     for holder in holders {
         for until in holder.had.iter_mut().map(|(_, until)| until).chain([&mut holder.until]) {
             if *until == epoch && epoch > 0 {
-                *until = epoch + 1;
+                *until = next;
                 changed = true;
             }
         }
