@@ -16,6 +16,28 @@ pub(crate) const MORE_HEADER: &str = "diskcast-more";
 
 /// The page and number of the attribute that holds what the creator gave.
 pub(crate) const LAYOUT_ATTRIBUTE: (u32, u32) = (256, 0);
+/// What that attribute says of a component of a segment, as JSON.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LayoutAttribute {
+    /// Only of one that was rebuilt or moved: it had another device before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) component: Option<u8>,
+    /// The device of each component.
+    pub(crate) devices: Vec<DeviceId>,
+    /// Data components.
+    pub(crate) k: u8,
+    /// Parity components.
+    pub(crate) m: u8,
+    /// The segment.
+    pub(crate) segment: u64,
+}
+
+impl LayoutAttribute {
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string(self).expect("it is plain data")
+    }
+}
+
 /// A group's quota in bytes.
 pub(crate) const QUOTA_ATTRIBUTE: (u32, u32) = (1, 0);
 /// A group's rate in bytes per second.

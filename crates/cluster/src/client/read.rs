@@ -12,14 +12,13 @@ use proto::cluster::{
     decode_directory, directory_lengths,
 };
 use reqwest::Method;
-use serde::Deserialize;
 use tokio::sync::OnceCell;
 
 use super::fetch::{Layout, Turns, fetch};
 use super::session::Session;
 use crate::http::{Failure, Reply, get_json};
 use crate::problem::{Problem, Word};
-use crate::wire::Segment;
+use crate::wire::{LayoutAttribute, Segment};
 
 /// Longest run, in bytes of content, that is fetched whole for one piece of it.
 const WHOLE_RUN_MAX: u64 = 8 << 20;
@@ -277,15 +276,6 @@ fn layout(segment: u64, k: u8, m: u8, devices: Vec<DeviceId>) -> Option<Arc<Layo
     Some(Arc::new(Layout { segment, width, devices }))
 }
 
-/// What the creator of a component gave it as its attribute.
-#[derive(Debug, Deserialize)]
-struct Told {
-    segment: u64,
-    k: u8,
-    m: u8,
-    devices: Vec<DeviceId>,
-}
-
 /// Asks one device after the other for the layout of a segment.
 async fn ask_devices(session: &Session, segment: u64) -> Option<Option<Arc<Layout>>> {
     let map = session.map();
@@ -295,8 +285,9 @@ async fn ask_devices(session: &Session, segment: u64) -> Option<Option<Arc<Layou
         let request = session.to_device(&map, device.device, Method::GET, &path, None);
         let request = request.timeout(DEVICE_MAX);
         let Ok(pages) = get_json::<serde_json::Value>(request).await else { continue };
-        let told =
-            pages["256"]["0"]["text"].as_str().and_then(|text| serde_json::from_str::<Told>(text).ok());
+        let told = pages["256"]["0"]["text"]
+            .as_str()
+            .and_then(|text| serde_json::from_str::<LayoutAttribute>(text).ok());
         if let Some(told) = told.filter(|told| told.segment == segment) {
             return Some(layout(segment, told.k, told.m, told.devices));
         }

@@ -22,7 +22,7 @@ use super::session::Session;
 use crate::clock::monotonic;
 use crate::http::{Failure, Reply, send};
 use crate::problem::Word;
-use crate::wire::{SealRequest, SegmentAnswer, SegmentRequest};
+use crate::wire::{LayoutAttribute, SealRequest, SegmentAnswer, SegmentRequest};
 
 /// A run takes no further piece once it has this many bytes.
 const RUN_BYTES: u64 = 4 << 20;
@@ -233,15 +233,14 @@ impl Task {
         });
         match right {
             Ok((width, answer)) => {
-                let layout = serde_json::json!({
-                    "segment": answer.segment, "k": answer.k, "m": answer.m, "devices": answer.devices,
-                });
+                let SegmentAnswer { segment, k, m, devices, .. } = answer.clone();
+                let layout = LayoutAttribute { component: None, devices, k, m, segment };
                 let grant = Grant {
                     segment: answer.segment,
                     client: answer.client,
                     capabilities: answer.capabilities,
                     devices: answer.devices.clone(),
-                    layout: Bytes::from(layout.to_string()),
+                    layout: Bytes::from(layout.text()),
                 };
                 let (hold, released) = Hold::new(answer.client);
                 let open = Open { grant: Arc::new(grant), hold, released, content: 0 };

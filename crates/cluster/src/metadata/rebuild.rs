@@ -11,7 +11,7 @@ use super::compaction::LeftComponent;
 use super::engine::{Condition, Write};
 use super::segments::{key, text};
 use crate::clock::system_s;
-use crate::wire::{RebuildSource, RebuildTask, Rebuilt, Segment, SegmentState};
+use crate::wire::{LayoutAttribute, RebuildSource, RebuildTask, Rebuilt, Segment, SegmentState};
 
 /// Components that one device rebuilds at the same time: one uses the link while the other waits for the slowest of its
 /// sources. These are 16 answers at a time, as many as a client takes.
@@ -210,10 +210,13 @@ impl Metadata {
             let capability = self.capability(device, place, (rights::READ, 0), 0).ok()?;
             Some(RebuildSource { address: known.address.clone(), capability })
         };
-        let layout = serde_json::json!({
-            "segment": number, "k": segment.k, "m": segment.m, "devices": segment.devices,
-            "component": component,
-        });
+        let layout = LayoutAttribute {
+            component: Some(component),
+            devices: segment.devices.clone(),
+            k: segment.k,
+            m: segment.m,
+            segment: number,
+        };
         Ok(RebuildTask {
             segment: number,
             group: segment.group,
@@ -223,7 +226,7 @@ impl Metadata {
             length: segment.length,
             sources: segment.devices.iter().map(source).collect(),
             devices: segment.devices.clone(),
-            layout: layout.to_string(),
+            layout: layout.text(),
         })
     }
 

@@ -3,35 +3,23 @@
 
 use proto::cluster::DeviceId;
 use reqwest::Method;
-use serde::Deserialize;
 
 use super::Agent;
 use crate::device::work::blocking;
 use crate::http::{Failure, Reply, ask_in_turn, with_json};
 use crate::problem::{Problem, Word};
 use crate::recall::{Recall, RecalledSegment};
+use crate::wire::LayoutAttribute;
 
 /// Segments in one request.
 const PAGE: usize = 200;
 
-/// What the creator of a component gave it.
-#[derive(Debug, Deserialize)]
-struct Layout {
-    segment: u64,
-    k: u8,
-    m: u8,
-    devices: Vec<DeviceId>,
-    /// Only of one that was rebuilt or moved: it had another device before.
-    component: Option<u8>,
-}
-
-impl Layout {
-    fn told_by(self, device: DeviceId, group: u32) -> Option<RecalledSegment> {
-        let Self { segment, k, m, devices, component } = self;
-        let place = || u8::try_from(devices.iter().position(|&own| own == device)?).ok();
-        let component = component.or_else(place)?;
-        Some(RecalledSegment { segment, group, k, m, devices, component })
-    }
+/// What a device tells of a component that it has.
+fn told_by(device: DeviceId, group: u32, layout: LayoutAttribute) -> Option<RecalledSegment> {
+    let LayoutAttribute { component, devices, k, m, segment } = layout;
+    let place = || u8::try_from(devices.iter().position(|&own| own == device)?).ok();
+    let component = component.or_else(place)?;
+    Some(RecalledSegment { segment, group, k, m, devices, component })
 }
 
 impl Agent {
@@ -45,9 +33,9 @@ impl Agent {
             for id in ids.into_iter().filter(|id| id.holds_data()) {
                 let layout = device.store.layout(id)?.unwrap_or_default();
                 // What is no component of a segment has another layout, or none.
-                let layout = serde_json::from_slice::<Layout>(&layout).ok();
+                let layout = serde_json::from_slice::<LayoutAttribute>(&layout).ok();
                 let layout = layout.filter(|layout| layout.segment == id.number);
-                segments.extend(layout.and_then(|layout| layout.told_by(own, id.group)));
+                segments.extend(layout.and_then(|layout| told_by(own, id.group, layout)));
             }
             Ok(segments)
         });
