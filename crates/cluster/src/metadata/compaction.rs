@@ -186,14 +186,11 @@ impl Metadata {
             Ok(())
         })?;
         let map = self.map();
-        let is_left = |device: DeviceId| {
-            map.device(device).filter(|known| known.state != State::Lost).map(|known| known.state)
-        };
+        let is_lost = |device: DeviceId| map.device(device).is_none_or(|known| known.state == State::Lost);
         for (segment, revision) in due {
-            let mut devices = segment.devices.iter().filter_map(|&device| Some((device, is_left(device)?)));
+            let left: Vec<_> = segment.devices.iter().copied().filter(|&device| !is_lost(device)).collect();
             // One that is down removes its component when it answers again.
-            if devices.clone().all(|(_, state)| state.answers())
-                && self.remove_components(&segment, devices.by_ref().map(|(device, _)| device)).await
+            if left.iter().all(|&device| map.answers(device)) && self.remove_components(&segment, &left).await
             {
                 let key = emptied_key(segment.segment);
                 self.engine.commit(&[Condition::Revision(key.clone(), revision)], &[Write::Remove(key)])?;
@@ -230,9 +227,9 @@ impl Metadata {
         Ok(())
     }
 
-    async fn remove_components(&self, segment: &Segment, devices: impl Iterator<Item = DeviceId>) -> bool {
+    async fn remove_components(&self, segment: &Segment, devices: &[DeviceId]) -> bool {
         let id = ObjectId { group: segment.group, number: segment.segment };
-        for device in devices {
+        for &device in devices {
             if !self.remove_component(id, device, segment.fence).await {
                 return false;
             }
