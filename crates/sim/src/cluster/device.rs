@@ -352,8 +352,13 @@ impl World {
             Request::Seal { segment, length } => device.seal(segment, length),
             _ => Answer::Refused,
         };
+        self.answer_when_durable(number, (id, from, answer));
+    }
+
+    /// Keeps an answer until the next commit, which answers all that wait for it.
+    fn answer_when_durable(&mut self, number: u32, answer: (u64, Party, Answer)) {
         let device = self.device(number);
-        device.waiting.push((id, from, answer));
+        device.waiting.push(answer);
         if !std::mem::replace(&mut device.committing, true) {
             let life = device.life;
             let later = self.now + 1 + self.below(15);
