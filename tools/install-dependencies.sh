@@ -42,6 +42,7 @@ packages=(
     fuse3                                               # mounts, and what ends them when their process dies
     openssh-client                                      # new host keys for installed disks
     etcd-server etcd-client                             # where several metadata services of a cluster keep their state
+    util-linux-extra                                    # what of a file is in memory (fincore)
     procps curl                                         # `kill`, and a client of the server's metrics, in tests
 )
 if ! PATH="$PATH:/usr/local/go/bin" command -v go >/dev/null; then

@@ -3,48 +3,36 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
+mod lone;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use cluster::device::Device;
+use lone::{Lone, all_rights, key, sealed};
 use proto::cluster::{Capability, DeviceId, DeviceKey, ObjectId, rights};
 use reqwest::Method;
-use reqwest::blocking::{Client, Response};
+use reqwest::blocking::Response;
 
 const GROUP: u32 = 5;
 const OBJECT: ObjectId = ObjectId { group: GROUP, number: 9 };
 
-/// A device without a cluster, whose key the test has.
-struct Lone {
+/// A device with an object.
+struct Target {
     _folder: tempfile::TempDir,
-    _runtime: tokio::runtime::Runtime,
-    address: String,
-    http: Client,
+    device: Lone,
 }
 
-fn key() -> DeviceKey {
-    DeviceKey::from_bytes([3; 32])
-}
-
-impl Lone {
+impl Target {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let device = Device::open(folder.path()).unwrap();
-        device.stand_alone(DeviceId(1), key());
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = format!("http://{}/device/v1", listener.local_addr().unwrap());
-        let router = device.router();
-        runtime.spawn(async move { axum::serve(listener, router).await });
-        let lone = Self { _folder: folder, _runtime: runtime, address, http: client() };
-        assert_eq!(lone.send(&Command::create(), &all()).status(), 201);
-        assert_eq!(lone.send(&Command::append(0), &all()).status(), 200);
-        lone
+        let target = Self { device: Lone::start(folder.path()), _folder: folder };
+        assert_eq!(target.send(&Command::create(), &all()).status(), 201);
+        assert_eq!(target.send(&Command::append(0), &all()).status(), 200);
+        target
     }
 
     fn send(&self, command: &Command, capability: &str) -> Response {
-        let url = format!("{}/{}", self.address, command.path);
-        let request = self.http.request(command.method.clone(), url).header("diskcast-epoch", "0");
-        let request = request.header("diskcast-capability", capability).body(command.body.clone());
+        let request = self.device.request(command.method.clone(), &command.path, capability);
+        let request = request.body(command.body.clone());
         let request = match command.range {
             Some(range) => request.header("range", range),
             None => request,
@@ -67,16 +55,6 @@ impl Lone {
         let read = Command { range: Some("bytes=0-"), ..Command::new(Method::GET, "objects/ID", &[]) };
         self.send(&read, &all()).bytes().unwrap().to_vec()
     }
-}
-
-fn client() -> Client {
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth();
-    Client::builder().use_preconfigured_tls(tls).no_proxy().build().unwrap()
 }
 
 #[derive(Debug, Clone)]
@@ -136,21 +114,7 @@ fn batch() -> Vec<u8> {
 }
 
 fn capability() -> Capability {
-    Capability {
-        device: DeviceId(1),
-        key_epoch: 1,
-        group: Some(GROUP),
-        number: None,
-        range: 0..u64::MAX,
-        rights: rights::ALL,
-        expires: u64::MAX,
-        fence: u32::MAX,
-        holder: 7,
-    }
-}
-
-fn sealed(capability: &Capability) -> String {
-    BASE64.encode(capability.seal(&key()))
+    all_rights(GROUP)
 }
 
 fn all() -> String {
@@ -159,7 +123,7 @@ fn all() -> String {
 
 #[test]
 fn no_command_without_its_right() {
-    let device = Lone::start();
+    let device = Target::start();
     let before = device.content();
     assert_eq!(before, [7; 100]);
     let forged = {
@@ -200,7 +164,7 @@ fn no_command_without_its_right() {
 
 #[test]
 fn ranges_lengths_fences_and_quotas_are_kept() {
-    let device = Lone::start();
+    let device = Target::start();
     let told = |command: &Command, capability: &str| device.problem(command, capability);
     let read = |range| Command { range: Some(range), ..Command::new(Method::GET, "objects/ID", b"") };
     let short = sealed(&Capability { range: 20..30, ..capability() });

@@ -7,12 +7,14 @@
 //! - `store` all objects of the device
 //! - `index` the slots that it holds
 //! - `guard` who may do what, now
+//! - `ahead` reads ahead of streams
 //! - `routes`, `index_routes` the commands over HTTP
 //! - `rebuild` computes components of lost devices
 //! - `scrub` looks for damage and mends it
 //! - `agent` joins the cluster, keeps the lease, copies slots
 
 mod agent;
+mod ahead;
 mod commit;
 mod damage;
 mod guard;
@@ -35,6 +37,7 @@ use proto::cluster::{DeviceId, DeviceKey};
 
 pub use agent::{Agent, AgentSetting};
 
+use ahead::Ahead;
 use damage::Scrubs;
 use guard::Guard;
 use index::Index;
@@ -49,6 +52,7 @@ pub struct Device {
     guard: Guard,
     rates: Rates,
     scrubs: Scrubs,
+    ahead: Ahead,
     identity: String,
 }
 
@@ -68,6 +72,7 @@ impl Device {
             guard,
             rates: Rates::default(),
             scrubs: Scrubs::default(),
+            ahead: Ahead::default(),
             identity,
         }))
     }

@@ -4,6 +4,8 @@
 //! older bytes is kept in the database first, and written again after a crash.
 
 use std::fs::File;
+use std::io::IoSliceMut;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, OnceLock};
@@ -13,8 +15,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use proto::cluster::{ObjectId, UNIT_BYTES, checksum};
 use rustix::buffer::spare_capacity;
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
+use rustix::fs::{Advice, FallocateFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::commit::{Commits, Pending, Synced, Ticket};
 use super::tables::{Change, ObjectRow, SummedPiece};
@@ -64,6 +66,7 @@ struct Unsaved {
 impl Object {
     /// A new object, which the database does not know yet.
     pub(super) fn create(id: ObjectId, file: File, folder: File, layout: Vec<u8>) -> Self {
+        only_what_is_asked(&file);
         let now = system_ns();
         let row = ObjectRow { length: 0, fence: 0, sealed: false, created: now, modified: now };
         let unsaved = Unsaved { any: true, layout: Some(layout), ..Unsaved::default() };
@@ -78,6 +81,7 @@ impl Object {
 
     /// An object that the database knows.
     pub(super) fn open(id: ObjectId, file: File, row: ObjectRow, pieces: Vec<SummedPiece>) -> Self {
+        only_what_is_asked(&file);
         let laid_out = file.metadata().map_or(0, |found| found.len());
         Self {
             id,
@@ -105,6 +109,23 @@ impl Object {
     /// The creator's attribute, if the database does not have it yet.
     pub(super) fn unsaved_layout(&self) -> Option<Vec<u8>> {
         self.state.read().unsaved.layout.clone()
+    }
+
+    /// Whether the first and the last byte of `range` can be read without the disk. Memory may lose them any time.
+    pub(super) fn is_in_memory(&self, range: &Range<u64>) -> bool {
+        let is_there = |at| {
+            let mut byte = [0];
+            let buffer = &mut [IoSliceMut::new(&mut byte)];
+            rustix::io::preadv2(&self.file.file, buffer, at, ReadWriteFlags::NOWAIT) == Ok(1)
+        };
+        is_there(range.start) && is_there(range.end.max(1) - 1)
+    }
+
+    /// Has the kernel read `range` into memory.
+    pub(super) fn read_ahead(&self, range: &Range<u64>) {
+        // Who reads it later waits for the disk if that fails.
+        let bytes = NonZeroU64::new(range.end - range.start);
+        let _ = rustix::fs::fadvise(&self.file.file, range.start, bytes, Advice::WillNeed);
     }
 
     /// Reads `from..to`, verified.
@@ -459,6 +480,11 @@ fn summed(at: u64, content: &[u8]) -> Vec<SummedPiece> {
             piece
         })
         .collect()
+}
+
+/// Has the kernel read no more of a file than it is asked for: it knows one reader of each file, the device all.
+fn only_what_is_asked(file: &File) {
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::Random);
 }
 
 /// A length that requests bound.

@@ -130,8 +130,9 @@ impl Device {
         Err(Problem::new(Word::Missing, detail))
     }
 
-    /// Reads a range; damage is noted, to be mended.
-    fn read_reported(&self, object: &super::object::Object, from: u64, to: u64) -> Answer<Bytes> {
+    /// Reads a range for a client; damage is noted, to be mended.
+    fn read_reported(&self, object: &Arc<super::object::Object>, from: u64, to: u64) -> Answer<Bytes> {
+        self.ahead.read(object, from..to);
         let read = object.read(from, to);
         if read.as_ref().is_err_and(|problem| problem.word == Word::Damaged) {
             self.scrubs.report(object.id);
@@ -442,6 +443,7 @@ async fn change_attribute(
 async fn status(State(device): Shared) -> Answer<Json<DeviceStatus>> {
     blocking(&device, |device| {
         let (_, free) = device.store.space()?;
+        let (reads, reads_in_memory) = device.ahead.counts();
         Ok(DeviceStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device: device.guard.device().map_or(0, |device| device.0),
@@ -451,6 +453,8 @@ async fn status(State(device): Shared) -> Answer<Json<DeviceStatus>> {
             free,
             verified: device.scrubs.counts().0,
             mended: device.scrubs.counts().1,
+            reads,
+            reads_in_memory,
         })
     })
     .await

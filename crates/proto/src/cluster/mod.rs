@@ -14,6 +14,7 @@ mod insertion;
 mod map;
 mod object;
 mod placement;
+mod readahead;
 mod runs;
 mod writer;
 
@@ -29,6 +30,7 @@ pub use insertion::{Insertion, Step};
 pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
 pub use object::{DeviceId, ObjectId};
 pub use placement::{choose_devices, place_slots, skip_epochs};
+pub use readahead::ReadAhead;
 pub use runs::{ALIGN_BYTES, PART_BYTES_MAX, PIECE_BYTES_MAX, Run, Span, UNIT_BYTES, Width};
 pub use writer::{Command, ItemId, RunId, SegmentRight, Writer, WriterSetting};
 
