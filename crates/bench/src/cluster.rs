@@ -5,6 +5,7 @@ mod contiguity;
 mod flat;
 mod incast;
 mod plots;
+mod prefetch;
 mod rack;
 mod rebuild;
 mod scaling;
@@ -34,7 +35,7 @@ use crate::{Group, Result, load};
 pub(crate) use plots::write as write_plot;
 
 pub(crate) const GROUPS: &[&Group] =
-    &[&GROUP, &scaling::GROUP, &incast::GROUP, &rebuild::GROUP, &contiguity::GROUP];
+    &[&GROUP, &scaling::GROUP, &incast::GROUP, &rebuild::GROUP, &contiguity::GROUP, &prefetch::GROUP];
 
 /// Where the parts of a cluster in the lab are.
 const LAB: &str = "processes on one machine, each in a network namespace of its own; data in the page cache";
