@@ -1,4 +1,4 @@
-//! Whether devices foresee what many clients read in order: seed 002, section 3.2, says so of over 90 % with 60 streams.
+//! Whether devices foresee what many clients read in order. Seed 002, section 3.2: over 90 % with 60 streams.
 
 use std::process::Command;
 
