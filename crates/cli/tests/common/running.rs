@@ -1,7 +1,9 @@
 //! A `diskcast` that runs and prints lines of JSON.
 
 use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -35,7 +37,21 @@ impl Running {
         self.wait_for(|record| record["stage"] == "install" && record["bytes"].as_u64() > Some(0));
     }
 
-    /// Sends a signal: `TERM`, `INT`, `STOP` or `CONT`.
+    /// Stops it, and waits until all its threads stand: until then it may still answer.
+    pub(crate) fn stop(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let stands = |task: &Path| {
+            let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+            // A thread that ended meanwhile stands, too. Its name is in brackets, and may hold anything.
+            stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+        };
+        while !std::fs::read_dir(&tasks).unwrap().all(|task| stands(&task.unwrap().path())) {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+
+    /// Sends a signal: `TERM`, `INT` or `CONT`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
