@@ -115,6 +115,27 @@ fn deleted_contents_give_their_space_back() {
 }
 
 #[test]
+fn short_segments_are_put_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = ClusterSite::start_reclaiming(folder.path(), (2, 1), 4, LIFETIME);
+    // Each leaves a segment that is nearly empty.
+    let clients = 20;
+    for number in 0..clients {
+        let store = site.client(1);
+        let (path, content) = (path(number), content(number, length(number)));
+        site.runtime.block_on(store.put(&path, content.into())).unwrap();
+    }
+    site.wait_for("few segments", |status| {
+        status.segments_sealed < 8 && status.segments_emptied == 0 && status.compacting == 0
+    });
+    let store = site.client(1);
+    for number in 0..clients {
+        let found = site.runtime.block_on(read(&store, &path(number))).unwrap();
+        assert!(found == content(number, length(number)), "{number}");
+    }
+}
+
+#[test]
 fn parts_of_an_upload_that_goes_on_keep_their_space() {
     let folder = tempfile::tempdir().unwrap();
     let site = ClusterSite::start_reclaiming(folder.path(), (2, 1), 4, LIFETIME);

@@ -36,10 +36,21 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How fast contents may be moved: called with the bytes of each before it is read.
 pub(crate) type Pace = Arc<dyn Fn(u64) -> Duration + Send + Sync>;
 
-/// Moves everything in use out of a segment of `access.group`, and tells the metadata service.
-pub(crate) async fn compact(access: ClusterAccess, segment: u64, pace: Pace) -> Reply<()> {
+/// Moves everything in use out of segments of `access.group`, and tells the metadata service of each that is empty.
+/// One that can't be emptied holds up no others. Returns the first failure.
+pub(crate) async fn compact(access: ClusterAccess, segments: &[u64], pace: Pace) -> Reply<()> {
     let session = Session::open(access).await.map_err(|error| Failure::Refused(error.into()))?;
     let writes = Writes::start(&session);
+    let mut done = Ok(());
+    for &segment in segments {
+        done = done.and(empty(&session, &writes, segment, &pace).await);
+    }
+    writes.finish().await;
+    done
+}
+
+/// Moves everything in use out of a segment.
+async fn empty(session: &Arc<Session>, writes: &Writes, segment: u64, pace: &Pace) -> Reply<()> {
     let found: Segment = session.get(&format!("segments/{segment}")).await?;
     if found.state != SegmentState::Sealed {
         return Ok(());
@@ -47,20 +58,18 @@ pub(crate) async fn compact(access: ClusterAccess, segment: u64, pace: Pace) -> 
     let mut names = Vec::new();
     let mut known = BTreeSet::new();
     // In the order in which they lie there: what was stored together stays together.
-    read_directories(&session, &found, |item, _| {
+    read_directories(session, &found, |item, _| {
         if known.insert(item.name.clone()) {
             names.push(item.name);
         }
     })
     .await?;
-    let work = Compaction { segment, session: &session, writes: &writes, reads: Arc::default(), pace };
+    let work = Compaction { segment, session, writes, reads: Arc::default(), pace: Arc::clone(pace) };
     for batch in names.chunks(BATCH) {
         work.settle(batch).await?;
     }
     let emptied = EmptiedRequest { client: session.client() };
-    session.tell(Method::POST, &format!("segments/{segment}/emptied"), &emptied).await?;
-    writes.finish().await;
-    Ok(())
+    session.tell(Method::POST, &format!("segments/{segment}/emptied"), &emptied).await
 }
 
 struct Compaction<'a> {

@@ -10,7 +10,8 @@ use bytes::{Bytes, BytesMut};
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use parking_lot::Mutex;
 use proto::cluster::{
-    Command, DeviceId, Entry, ItemId, ObjectId, Piece, Run, RunId, SegmentRight, Width, Writer, WriterSetting,
+    COMPONENT_BYTES, Command, DeviceId, Entry, ItemId, ObjectId, Piece, Run, RunId, SegmentRight, Width,
+    Writer, WriterSetting,
 };
 use reqwest::Method;
 use tokio::sync::{mpsc, oneshot};
@@ -26,8 +27,6 @@ use crate::wire::{LayoutAttribute, SealRequest, SegmentAnswer, SegmentRequest};
 
 /// A run takes no further piece once it has this many bytes.
 const RUN_BYTES: u64 = 4 << 20;
-/// Length of components of one segment: 1 GB of data at 8 + 2, the seed's visit (section 4).
-const COMPONENT_BYTES: u64 = 128 << 20;
 /// Pieces from this length on go to one of so many writers of their own.
 const LONG_BYTES: usize = 1 << 20;
 const LONG_WRITERS: usize = 3;

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use base::{Error, ErrorKind, Result};
-use proto::cluster::{Capability, DeviceId, Map, ObjectId, State, may_free, rights};
+use proto::cluster::{
+    COMPONENT_BYTES, Capability, DeviceId, Map, ObjectId, Sealed, State, may_free, rights, worth_compacting,
+};
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{Metadata, parse};
@@ -43,13 +45,13 @@ impl LeftComponent {
     }
 }
 
-/// Whether so little of a segment is in use that it pays to store that elsewhere: less than three quarters.
-fn is_worth_it(segment: &Segment, live: u64) -> bool {
+/// What is known of a segment of which `live` bytes are in use.
+fn sealed(segment: &Segment, live: u64) -> Sealed {
     let stored = match segment.content {
         0 => u64::from(segment.k) * segment.length,
         content => content,
     };
-    u128::from(live) * 4 < u128::from(stored) * 3
+    Sealed { segment: segment.segment, group: segment.group, stored, live }
 }
 
 impl Metadata {
@@ -75,15 +77,15 @@ impl Metadata {
         compaction.planned = monotonic();
         // One that can't be compacted, such as one that can't be read, must not hold up all others.
         compaction.given.clear();
-        let (again, fresh): (Vec<u64>, Vec<u64>) =
-            waiting.into_iter().partition(|segment| compaction.tried.contains(segment));
-        compaction.tried = again.iter().copied().collect();
+        let tried = |segments: &Vec<u64>| segments.iter().any(|segment| compaction.tried.contains(segment));
+        let (again, fresh): (Vec<_>, Vec<_>) = waiting.into_iter().partition(tried);
+        compaction.tried = again.iter().flatten().copied().collect();
         compaction.waiting = fresh.into_iter().chain(again).collect();
         Ok(())
     }
 
-    /// Segments of which little is in use, the emptiest first. Only a hint: who compacts them looks at each name.
-    async fn find_garbage(&self, map: &Map) -> Result<VecDeque<u64>> {
+    /// Segments that are worth compacting, in tasks. Only a hint: who compacts them looks at each name.
+    async fn find_garbage(&self, map: &Map) -> Result<VecDeque<Vec<u64>>> {
         let now = system_s();
         // Before the devices count: all entries of what is sealed are inserted.
         let mut segments = self.segments()?;
@@ -111,10 +113,8 @@ impl Metadata {
                 .for_each(|(segment, bytes)| *live.entry(segment).or_default() += bytes);
         }
         let live = |segment: &Segment| live.get(&segment.segment).copied().unwrap_or(0);
-        let mut found: Vec<_> =
-            segments.iter().filter(|segment| is_worth_it(segment, live(segment))).collect();
-        found.sort_by_key(|segment| (live(segment), segment.segment));
-        Ok(found.into_iter().map(|segment| segment.segment).collect())
+        let sealed: Vec<_> = segments.iter().map(|segment| sealed(segment, live(segment))).collect();
+        Ok(worth_compacting(&sealed, u64::from(map.k) * COMPONENT_BYTES).into())
     }
 
     /// What a device is to compact.
@@ -122,22 +122,23 @@ impl Metadata {
         if map.device(device).is_none_or(|device| device.state != State::Up) {
             return None;
         }
-        let task = |number: u64| {
-            let segment = self.segment(number).ok()?;
-            let group = segment.group;
-            (segment.state == SegmentState::Sealed).then_some(CompactTask { segment: number, group })
+        let task = |segments: &[u64]| {
+            let known = segments.iter().filter_map(|&number| self.segment(number).ok());
+            let sealed: Vec<_> = known.filter(|segment| segment.state == SegmentState::Sealed).collect();
+            let group = sealed.first()?.group;
+            Some(CompactTask { segments: sealed.iter().map(|segment| segment.segment).collect(), group })
         };
         let mut compaction = self.compaction.lock();
-        if let Some(task) = compaction.given.get(&device).and_then(|&number| task(number)) {
+        if let Some(task) = compaction.given.get(&device).and_then(|given| task(given)) {
             return Some(task);
         }
         compaction.given.remove(&device);
         while compaction.given.len() < AT_ONCE
-            && let Some(number) = compaction.waiting.pop_front()
+            && let Some(segments) = compaction.waiting.pop_front()
         {
-            if let Some(task) = task(number) {
-                compaction.given.insert(device, number);
-                compaction.tried.insert(number);
+            if let Some(task) = task(&segments) {
+                compaction.tried.extend(&segments);
+                compaction.given.insert(device, segments);
                 return Some(task);
             }
         }
@@ -170,7 +171,10 @@ impl Metadata {
         if !self.engine.commit(&conditions, &writes)? {
             return refused("it changed meanwhile");
         }
-        self.compaction.lock().given.retain(|_, given| *given != number);
+        self.compaction.lock().given.retain(|_, given| {
+            given.retain(|&given| given != number);
+            !given.is_empty()
+        });
         Ok(())
     }
 

@@ -31,10 +31,10 @@ impl Rebuild {
 pub(super) struct Compaction {
     /// When the devices were asked last.
     pub(super) planned: Instant,
-    /// Segments, the emptiest first.
-    pub(super) waiting: VecDeque<u64>,
+    /// Segments that go together, those with the emptiest first.
+    pub(super) waiting: VecDeque<Vec<u64>>,
     /// Who compacts what.
-    pub(super) given: BTreeMap<DeviceId, u64>,
+    pub(super) given: BTreeMap<DeviceId, Vec<u64>>,
     /// Segments that were given to a device and are not emptied yet: in the next round others come first.
     pub(super) tried: BTreeSet<u64>,
 }
@@ -42,6 +42,6 @@ pub(super) struct Compaction {
 impl Compaction {
     /// How many segments are to be compacted.
     pub(super) fn count(&self) -> u64 {
-        (self.waiting.len() + self.given.len()) as u64
+        self.waiting.iter().chain(self.given.values()).map(|segments| segments.len() as u64).sum()
     }
 }

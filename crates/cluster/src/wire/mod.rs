@@ -120,12 +120,12 @@ pub struct Pulse {
     pub compact: Option<CompactTask>,
 }
 
-/// A segment that a device is to compact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Segments that a device is to compact together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompactTask {
-    /// The segment.
-    pub segment: u64,
-    /// Its group.
+    /// The segments.
+    pub segments: Vec<u64>,
+    /// Their group.
     pub group: u32,
 }
 

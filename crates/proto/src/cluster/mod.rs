@@ -10,6 +10,7 @@ mod capability;
 mod compaction;
 mod directory;
 mod entry;
+mod garbage;
 mod insertion;
 mod map;
 mod object;
@@ -26,6 +27,7 @@ pub use directory::{
     DIRECTORY_HEADER_BYTES, Item, decode_directory, directory_bytes, directory_lengths, encode_directory,
 };
 pub use entry::{Entry, NAME_BYTES_MAX, PIECES_MAX, Piece, Version};
+pub use garbage::{COMPONENT_BYTES, Sealed, worth_compacting};
 pub use insertion::{Insertion, Step};
 pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
 pub use object::{DeviceId, ObjectId};

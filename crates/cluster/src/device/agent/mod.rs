@@ -61,7 +61,7 @@ pub struct Agent {
     peers: Mutex<BTreeMap<DeviceId, String>>,
     /// Components that are to be rebuilt here.
     tasks: watch::Sender<Vec<RebuildTask>>,
-    /// A segment that is to be compacted here.
+    /// Segments that are to be compacted here.
     compaction: watch::Sender<Option<CompactTask>>,
 }
 

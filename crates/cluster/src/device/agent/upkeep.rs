@@ -67,11 +67,8 @@ impl Agent {
     pub(super) async fn compact_for_ever(&self) {
         let mut task = self.compaction.subscribe();
         loop {
-            let Some(CompactTask { segment, group }) =
-                task.wait_for(Option::is_some).await.ok().and_then(|task| *task)
-            else {
-                return;
-            };
+            let given = task.wait_for(Option::is_some).await.ok().and_then(|task| task.clone());
+            let Some(CompactTask { segments, group }) = given else { return };
             let AgentSetting { metadata, token, rebuild_bytes_per_second, .. } = self.setting.clone();
             let access = ClusterAccess { metadata, group, token, immutable: &[], last: Arc::default() };
             let device = Arc::clone(&self.device);
@@ -79,12 +76,12 @@ impl Agent {
                 let wait = |rate| device.rates.take(group, bytes, rate, monotonic());
                 rebuild_bytes_per_second.map_or(Duration::ZERO, wait)
             });
-            match compact(access, segment, pace).await {
+            match compact(access, &segments, pace).await {
                 Ok(()) => self.news.notify_one(),
                 Err(_) => tokio::time::sleep(COMPACT_PAUSE).await,
             }
             // What failed comes again with the next heartbeat if it is still to be done.
-            self.compaction.send_if_modified(|task| task.take_if(|task| task.segment == segment).is_some());
+            self.compaction.send_if_modified(|task| task.take_if(|task| task.segments == segments).is_some());
         }
     }
 
