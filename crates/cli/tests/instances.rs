@@ -332,7 +332,7 @@ fn disturb(site: &mut Site) {
     site.start_instance(ended);
 
     let stopped = site.leader();
-    site.instances[stopped].as_ref().unwrap().stop();
+    site.instances[stopped].as_ref().unwrap().suspend();
     let mut late = late_create(site, stopped);
     site.wait_for_another(stopped);
     moment(1000);

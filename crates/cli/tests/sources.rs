@@ -241,7 +241,7 @@ fn a_disk_that_changes_while_it_is_committed_makes_no_version() {
     let server = bench.serve("--no-multicast");
     bench.keep_secret("write.token", bench.command("token --write").output().unwrap().stdout);
     let disk = bench.disk("disk.img", 16, 1);
-    server.stop();
+    server.suspend();
     let words = format!("commit web disk.img --to {} --token-file write.token --at 0", server.url);
     let child = bench.command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // The source was surveyed before that.

@@ -140,7 +140,7 @@ fn an_agent_that_hangs_holds_back_nothing_for_long() {
     let room = Room::open(3, Vec::new());
     let agent = room.agent(0);
     let _holders = room.holders(&[1]);
-    agent.stop();
+    agent.suspend();
     let late = room.star.host(2);
     room.fetched(late, &mut room.fetch(late, ""));
     agent.signal("CONT");

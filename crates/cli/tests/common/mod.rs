@@ -249,7 +249,12 @@ impl Served {
         (code, lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect())
     }
 
-    /// Sends STOP or CONT.
+    /// Stops it until it gets `CONT`.
+    pub(crate) fn suspend(&self) {
+        running::suspend(&self.child);
+    }
+
+    /// Sends CONT.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());

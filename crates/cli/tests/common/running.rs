@@ -37,24 +37,29 @@ impl Running {
         self.wait_for(|record| record["stage"] == "install" && record["bytes"].as_u64() > Some(0));
     }
 
-    /// Stops it, and waits until all its threads stand: until then it may still answer.
-    pub(crate) fn stop(&self) {
-        self.signal("STOP");
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let stands = |task: &Path| {
-            let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
-            // A thread that ended meanwhile stands, too. Its name is in brackets, and may hold anything.
-            stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
-        };
-        while !std::fs::read_dir(&tasks).unwrap().all(|task| stands(&task.unwrap().path())) {
-            std::thread::park_timeout(Duration::from_millis(1));
-        }
+    /// Stops it until it gets `CONT`.
+    pub(crate) fn suspend(&self) {
+        suspend(&self.child);
     }
 
     /// Sends a signal: `TERM`, `INT` or `CONT`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+}
+
+/// Stops a program, and waits until all its threads stand: until then it may still answer.
+pub(crate) fn suspend(program: &Child) {
+    let pid = program.id().to_string();
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    let stands = |task: &Path| {
+        let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+        // A thread that ended meanwhile stands, too. Its name is in brackets, and may hold anything.
+        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+    };
+    while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| stands(&task.unwrap().path())) {
+        std::thread::park_timeout(Duration::from_millis(1));
     }
 }
 
