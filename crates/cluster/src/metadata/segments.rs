@@ -6,7 +6,7 @@ use proto::cluster::{DeviceId, ObjectId, choose_devices, compacts_from, rights};
 
 use super::cluster::{Metadata, parse};
 use super::engine::{Condition, Stored, Write, for_each};
-use crate::clock::{monotonic, system_ns, system_s};
+use crate::clock::{monotonic, system_s};
 use crate::http::{Failure, Reply, send, send_json};
 use crate::wire::{
     CAPABILITY_HEADER, EPOCH_HEADER, Fenced, SealRequest, Segment, SegmentAnswer, SegmentList,
@@ -60,7 +60,7 @@ impl Metadata {
         }
         let number = self.next("segment")?;
         // Devices to avoid are a wish: with too few others they are used all the same.
-        let chosen = choose_devices(&map, &request.avoid, number ^ system_ns());
+        let chosen = choose_devices(&map, &request.avoid, number);
         let (width, devices) = chosen.or_else(|| choose_devices(&map, &[], number)).ok_or_else(|| {
             let detail = format!("no segment can be opened: fewer than {} devices answer", map.m + 1);
             Error::new(ErrorKind::Unreachable, detail)

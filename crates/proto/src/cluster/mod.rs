@@ -7,6 +7,7 @@
 mod balance;
 mod batch;
 mod capability;
+mod choice;
 mod compaction;
 mod directory;
 mod entry;
@@ -22,6 +23,7 @@ mod writer;
 pub use balance::{Movable, Move, balance};
 pub use batch::{BatchItem, decode_batch, encode_batch};
 pub use capability::{Capability, DeviceKey, Flaw, Request, rights};
+pub use choice::choose_devices;
 pub use compaction::{Verdict, compacts_from, judge, may_free};
 pub use directory::{
     DIRECTORY_HEADER_BYTES, Item, decode_directory, directory_bytes, directory_lengths, encode_directory,
@@ -31,7 +33,7 @@ pub use garbage::{COMPONENT_BYTES, Sealed, worth_compacting};
 pub use insertion::{Insertion, Step};
 pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
 pub use object::{DeviceId, ObjectId};
-pub use placement::{choose_devices, place_slots, skip_epochs};
+pub use placement::{place_slots, skip_epochs};
 pub use readahead::ReadAhead;
 pub use runs::{ALIGN_BYTES, PART_BYTES_MAX, PIECE_BYTES_MAX, Run, Span, UNIT_BYTES, Width};
 pub use writer::{Command, ItemId, RunId, SegmentRight, Writer, WriterSetting};

@@ -1,53 +1,9 @@
-//! Which devices get what: components of new segments, and slots of the index. Pure functions of the map, so that the
-//! metadata service and the simulator decide alike. formats/cluster.md, section 3.
+//! Which devices get the slots of the index. Pure functions of the map, so that the metadata service and the simulator
+//! decide alike. formats/cluster.md, section 3.
 
-use std::collections::HashMap;
-
+use super::DeviceId;
+use super::choice::mixed;
 use super::map::{Device, Holder, Map, SLOTS, State};
-use super::{DeviceId, Width};
-
-/// The devices for a new segment, and its width: that of the map, or narrower with the same parity when fewer devices
-/// are up. Devices with more free space come more often; a failure domain gets as few components as possible. `salt`
-/// decides among equals. `None` if not even one data component fits beside the parity.
-#[must_use]
-pub fn choose_devices(map: &Map, avoid: &[DeviceId], salt: u64) -> Option<(Width, Vec<DeviceId>)> {
-    let usable = |device: &&Device| device.state == State::Up && !avoid.contains(&device.device);
-    let mut devices: Vec<&Device> = map.devices.iter().filter(usable).collect();
-    devices.sort_by(|a, b| draw(a, salt).total_cmp(&draw(b, salt)));
-    let wanted = usize::from(map.k) + usize::from(map.m);
-    let count = devices.len().min(wanted);
-    let data = u8::try_from(count).ok()?.checked_sub(map.m)?;
-    let width = Width::new(data, map.m)?;
-    let mut in_domain: HashMap<&str, usize> = HashMap::new();
-    let mut chosen: Vec<DeviceId> = Vec::with_capacity(count);
-    // Round r takes devices from domains that have r components so far.
-    for round in 0..count {
-        for device in &devices {
-            let here = in_domain.entry(&device.domain).or_default();
-            if chosen.len() < count && *here == round && !chosen.contains(&device.device) {
-                *here += 1;
-                chosen.push(device.device);
-            }
-        }
-    }
-    Some((width, chosen))
-}
-
-/// The place of a device in a random order that favours free space: the smallest come first. Efraimidis and Spirakis,
-/// Information Processing Letters 97 (2006).
-fn draw(device: &Device, salt: u64) -> f64 {
-    let free = (device.free.max(1)) as f64;
-    let random = (mixed(salt, device.device.0.into()) >> 11) as f64 / (1u64 << 53) as f64;
-    -random.max(f64::MIN_POSITIVE).ln() / free
-}
-
-/// 64 bits that depend on all bits of both: the finaliser of SplitMix64 over them.
-fn mixed(a: u64, b: u64) -> u64 {
-    let mut mix = a ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mix = (mix ^ (mix >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mix = (mix ^ (mix >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mix ^ (mix >> 31)
-}
 
 /// Gives each slot as many holders as it should have, as far as there are devices, and replaces holders that are down
 /// or lost. The last ready holder of a slot is never replaced: only it knows what was acknowledged. Returns whether
@@ -187,7 +143,7 @@ mod tests {
     use super::super::map::teachers;
     use super::*;
     use base::Chance;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeSet, HashMap};
 
     fn map(devices: u32) -> Map {
         let device = |number| Device {
@@ -429,48 +385,5 @@ mod tests {
                 assert_eq!(names.len(), holders.len(), "seed {}: twice the same holder", self.seed);
             }
         }
-    }
-
-    #[test]
-    fn segments_get_narrower_with_the_same_parity() {
-        let mut map = map(10);
-        let (width, devices) = choose_devices(&map, &[], 1).expect("enough devices");
-        assert_eq!((width.data, width.parity, devices.len()), (8, 2, 10));
-        set(&mut map, 1, State::Down);
-        let (width, devices) = choose_devices(&map, &[DeviceId(2)], 1).expect("enough devices");
-        assert_eq!((width.data, width.parity, devices.len()), (6, 2, 8));
-        assert!(!devices.contains(&DeviceId(1)) && !devices.contains(&DeviceId(2)));
-        for device in 3..=10 {
-            set(&mut map, device, State::Down);
-        }
-        assert_eq!(choose_devices(&map, &[], 1), None);
-    }
-
-    #[test]
-    fn domains_share_a_segment_evenly() {
-        let mut map = map(20);
-        for device in &mut map.devices {
-            device.domain = format!("rack-{}", device.device.0 % 5);
-        }
-        for salt in 0..50 {
-            let (_, devices) = choose_devices(&map, &[], salt).expect("enough devices");
-            for rack in 0..5 {
-                assert_eq!(devices.iter().filter(|device| device.0 % 5 == rack).count(), 2, "salt {salt}");
-            }
-        }
-    }
-
-    #[test]
-    fn more_free_space_is_chosen_more_often() {
-        let mut map = map(20);
-        map.devices[0].free = 1 << 43;
-        map.devices[1].free = 1 << 36;
-        let mut chosen = [0; 2];
-        for salt in 0..1000 {
-            let (_, devices) = choose_devices(&map, &[], salt).expect("enough devices");
-            chosen[0] += usize::from(devices.contains(&DeviceId(1)));
-            chosen[1] += usize::from(devices.contains(&DeviceId(2)));
-        }
-        assert!(chosen[0] > 900 && chosen[1] < 100, "{chosen:?}");
     }
 }
