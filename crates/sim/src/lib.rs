@@ -1,7 +1,7 @@
 //! The simulator. It runs the state machines of `proto` in virtual time, with simulated networks and disks, and with
 //! faults drawn from a seed. Equal seeds give equal runs. [`checkers`] are independent of the machines and check the
 //! rules that must always hold. [`fabric`] and [`peers`] are models, so far without machines: switches and shared
-//! links, and receivers of an image that serve each other.
+//! links, and receivers of an image that serve each other. [`striped`] has the layout of a cluster on such a network.
 //!
 //! ```text
 //! scenario (from a seed) -> world: clock and queue of events
@@ -32,6 +32,7 @@ mod room;
 mod scenario;
 mod search;
 mod server_host;
+pub mod striped;
 pub mod swarm;
 mod trace;
 mod truth;

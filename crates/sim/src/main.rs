@@ -8,6 +8,7 @@
 )]
 
 mod clouds;
+mod stripes;
 mod sweeps;
 
 use std::process::ExitCode;
@@ -25,6 +26,8 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
        diskcast-sim --until-broken [--mirror | --prune | --peers | --cluster] [--first N] [--count N]
        diskcast-sim --cloud MACHINES demand|profile|multicast|here [--storage N] [--copies N] [--round-trip-us N]
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]
+       diskcast-sim --striped read|write CLIENTS DEVICES [--data N] [--parity N] [--contents N] [--at-once N]
+                    [--disk BYTES_PER_SECOND] [--seed N]
        diskcast-sim --sweep | --skews | --mix | --hall [frisbee|multicast|swp2p|unicast|server|switch|hybrid ...]
                     [--delay S ...] [--receivers N] [--racks N] [--batch CHUNKS] [--handling-us N]
                     [--server-handling-us N] [--within-ms N] [--misses PER_MILLION] [--sessions N] [--seed N] [--json]";
@@ -59,6 +62,14 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         };
         println!("{}", clouds::show(&cloud, &boot));
+        return ExitCode::SUCCESS;
+    }
+    if words.next_if(|word| word == "--striped").is_some() {
+        let Some(striped) = stripes::parse(words) else {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        };
+        println!("{}", stripes::show(&striped));
         return ExitCode::SUCCESS;
     }
     if let Some(name) =
