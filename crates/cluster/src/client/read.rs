@@ -1,15 +1,15 @@
 //! Reads contents by their entries. Runs that are read in order are fetched whole and kept for a while, with the names
 //! in their directories: small contents that were stored together are mostly read together.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use proto::cluster::{
-    ALIGN_BYTES, DIRECTORY_HEADER_BYTES, DeviceId, Entry, ObjectId, Piece, Run, Width, checksum,
-    decode_directory, directory_lengths,
+    ALIGN_BYTES, DIRECTORY_HEADER_BYTES, DeviceId, Entry, KeptRuns, ObjectId, Piece, Reading, Run, RunKey,
+    Width, checksum, decode_directory, directory_lengths,
 };
 use reqwest::Method;
 use tokio::sync::OnceCell;
@@ -20,14 +20,8 @@ use crate::http::{Failure, Reply, get_json};
 use crate::problem::{Problem, Word};
 use crate::wire::{LayoutAttribute, Segment};
 
-/// Longest run, in bytes of content, that is fetched whole for one piece of it.
-const WHOLE_RUN_MAX: u64 = 8 << 20;
-/// Bytes of runs that are kept.
-const KEPT_BYTES: u64 = 96 << 20;
 /// Longest wait for a device that is asked for a layout.
 const DEVICE_MAX: std::time::Duration = std::time::Duration::from_secs(3);
-/// Runs that were read from lately.
-const RECENT: usize = 16;
 /// Layouts that are remembered.
 const LAYOUTS_MAX: usize = 65_536;
 
@@ -39,16 +33,13 @@ pub(super) struct Reads {
     turns: Turns,
 }
 
-type RunKey = (u64, u64);
-
 #[derive(Debug, Default)]
 struct Kept {
+    which: KeptRuns,
+    /// Those of `which`.
     runs: HashMap<RunKey, Arc<OnceCell<Arc<WholeRun>>>>,
-    order: VecDeque<(RunKey, u64)>,
-    bytes: u64,
     /// Whole contents in kept runs, by name.
     names: HashMap<String, (RunKey, Entry)>,
-    recent: VecDeque<(u64, Run)>,
 }
 
 #[derive(Debug)]
@@ -141,46 +132,27 @@ impl Reads {
         self.layouts.lock().remove(&piece.segment);
         let key = (piece.segment, piece.run.at);
         let mut kept = self.kept.lock();
+        kept.which.forget(key);
         if kept.runs.remove(&key).is_some() {
             kept.names.retain(|_, (run, _)| *run != key);
-            let content = piece.run.content_bytes(piece.width);
-            kept.order.retain(|(run, _)| *run != key);
-            kept.bytes = kept.bytes.saturating_sub(content);
         }
     }
 
     /// The place of the run of `piece` among those that are kept, if it is there or belongs there.
     fn kept_run(&self, piece: &Piece) -> Option<Arc<OnceCell<Arc<WholeRun>>>> {
-        let content = piece.run.content_bytes(piece.width);
-        if content > WHOLE_RUN_MAX {
-            return None;
-        }
         let key = (piece.segment, piece.run.at);
         let mut kept = self.kept.lock();
-        if let Some(cell) = kept.runs.get(&key) {
-            return Some(Arc::clone(cell));
+        match kept.which.read(piece.segment, piece.run, piece.width) {
+            Reading::Alone => None,
+            Reading::Kept => kept.runs.get(&key).map(Arc::clone),
+            Reading::Whole { dropped } => {
+                for old in dropped {
+                    kept.runs.remove(&old);
+                    kept.names.retain(|_, (run, _)| *run != old);
+                }
+                Some(Arc::clone(kept.runs.entry(key).or_default()))
+            }
         }
-        let in_order = kept.recent.iter().any(|(segment, run)| {
-            *segment == piece.segment && (*run == piece.run || run.end() == piece.run.at)
-        });
-        if kept.recent.len() == RECENT {
-            kept.recent.pop_front();
-        }
-        kept.recent.push_back((piece.segment, piece.run));
-        if !in_order {
-            return None;
-        }
-        while kept.bytes + content > KEPT_BYTES {
-            let Some((oldest, bytes)) = kept.order.pop_front() else { break };
-            kept.runs.remove(&oldest);
-            kept.names.retain(|_, (key, _)| *key != oldest);
-            kept.bytes -= bytes;
-        }
-        let cell = Arc::new(OnceCell::new());
-        kept.runs.insert(key, Arc::clone(&cell));
-        kept.order.push_back((key, content));
-        kept.bytes += content;
-        Some(cell)
     }
 
     /// Fetches the run behind the one of `piece` while this one is used, if there is one.
@@ -196,10 +168,6 @@ impl Reads {
             let head = reads.fetch(&session, &head, 0..DIRECTORY_HEADER_BYTES as u64).await.ok()?;
             let (_, bytes) = directory_lengths(&head)?;
             let next = Piece { run: Run { at, bytes }, ..piece };
-            let content = next.run.content_bytes(next.width);
-            if content > WHOLE_RUN_MAX {
-                return None;
-            }
             let cell = reads.kept_run(&next)?;
             // If it fails, the reader that needs it tries again.
             cell.get_or_try_init(|| reads.whole_run(&session, &next)).await.ok().map(drop)

@@ -13,6 +13,7 @@ mod directory;
 mod entry;
 mod garbage;
 mod insertion;
+mod kept;
 mod map;
 mod object;
 mod placement;
@@ -31,6 +32,7 @@ pub use directory::{
 pub use entry::{Entry, NAME_BYTES_MAX, PIECES_MAX, Piece, Version};
 pub use garbage::{COMPONENT_BYTES, Sealed, worth_compacting};
 pub use insertion::{Insertion, Step};
+pub use kept::{KeptRuns, Reading, RunKey};
 pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
 pub use object::{DeviceId, ObjectId};
 pub use placement::{place_slots, skip_epochs};
