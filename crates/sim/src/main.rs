@@ -26,8 +26,8 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
        diskcast-sim --until-broken [--mirror | --prune | --peers | --cluster] [--first N] [--count N]
        diskcast-sim --cloud MACHINES demand|profile|multicast|here [--storage N] [--copies N] [--round-trip-us N]
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]
-       diskcast-sim --striped read|write CLIENTS DEVICES [--data N] [--parity N] [--contents N] [--at-once N]
-                    [--disk BYTES_PER_SECOND] [--seed N]
+       diskcast-sim --striped read|write|boot CLIENTS DEVICES [--data N] [--parity N] [--contents N] [--at-once N]
+                    [--disk BYTES_PER_SECOND] [--component BYTES] [--seed N]
        diskcast-sim --sweep | --skews | --mix | --hall [frisbee|multicast|swp2p|unicast|server|switch|hybrid ...]
                     [--delay S ...] [--receivers N] [--racks N] [--batch CHUNKS] [--handling-us N]
                     [--server-handling-us N] [--within-ms N] [--misses PER_MILLION] [--sessions N] [--seed N] [--json]";

@@ -32,7 +32,7 @@ fn nothing_is_faster_than_links_and_disks() {
         for work in [Work::Read, Work::Write] {
             for at_once in [1, 8] {
                 for wiring in [Wiring::Switch, Wiring::Shelves] {
-                    let cluster = cluster(work, clients, devices);
+                    let cluster = cluster(work.clone(), clients, devices);
                     let cluster = Striped { wiring, at_once, disk_bytes_per_second: disk, ..cluster };
                     let content = if work == Work::Read { 1.0 } else { 0.8 };
                     let links = LINK * f64::from(clients.min(devices));
@@ -56,7 +56,7 @@ fn nothing_is_faster_than_links_and_disks() {
 #[test]
 fn where_devices_are_the_bottleneck_twice_as_many_give_twice_as_much() {
     for work in [Work::Read, Work::Write] {
-        let (half, whole) = (rate(&cluster(work, 60, 20)), rate(&cluster(work, 60, 40)));
+        let (half, whole) = (rate(&cluster(work.clone(), 60, 20)), rate(&cluster(work.clone(), 60, 40)));
         assert!((1.8..=2.2).contains(&(whole / half)), "{work:?}: {half} {whole}");
     }
 }
@@ -81,6 +81,22 @@ fn a_small_case_takes_what_is_computed_by_hand() {
     let slow = Striped { disk_bytes_per_second: 32_768_000, ..cluster };
     let more = slow.run().last().as_nanos() - took;
     assert!(more.abs_diff(4_000_000) < 1000, "{more}");
+}
+
+#[test]
+fn a_boot_reads_what_it_needs_and_no_link_is_faster_than_it_is() {
+    for machines in [1, 20] {
+        let cluster = Striped::seed_003(machines);
+        let Work::Boot(image) = &cluster.work else { unreachable!("it boots") };
+        let outcome = cluster.run();
+        assert_eq!(outcome.content_bytes, image.boot_bytes() * u64::from(machines));
+        assert!(outcome.sent_bytes >= outcome.content_bytes, "{outcome:?}");
+        #[expect(clippy::cast_precision_loss, reason = "a time")]
+        let (busiest, own) = (outcome.most_sent_bytes as f64 / LINK, image.boot_bytes() as f64 / LINK);
+        let first = outcome.ended.iter().min().unwrap().as_secs_f64();
+        // What a port has still to send is counted, too.
+        assert!(outcome.last().as_secs_f64() >= 0.99 * busiest && first >= own, "{outcome:?}");
+    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! A client: what it has to read or write, its turns, its writers, and what waits for its link.
+//! A client: what it has to read or write, the runs that it keeps, its turns, its writers, and what waits for its link.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use base::Instant;
-use proto::cluster::{ItemId, Run, RunId, Width, Writer};
+use proto::cluster::{ItemId, KeptRuns, Run, RunId, RunKey, Width};
 
-use super::layout::{Content, writers};
+use super::layout::{Content, Writers};
 use super::turns::Turns;
 
 /// Numbers an append of the world.
@@ -31,7 +31,12 @@ pub(super) struct Client {
     done: usize,
     pub(super) ended: Option<Instant>,
     pub(super) turns: Turns<FetchId>,
-    pub(super) writers: Vec<Writer>,
+    pub(super) kept: KeptRuns,
+    /// Runs that were fetched whole and are kept.
+    pub(super) here: HashSet<RunKey>,
+    /// Runs that are being fetched whole, and how many contents wait for them.
+    pub(super) coming: HashMap<RunKey, usize>,
+    pub(super) writers: Writers,
     pub(super) runs: HashMap<(usize, RunId), Formed>,
     /// Appends under way, with the bytes that are still to be sent: each sends a unit, then the next has its turn, as
     /// connections share a link.
@@ -41,14 +46,17 @@ pub(super) struct Client {
 
 impl Client {
     /// A client that has done nothing.
-    pub(super) fn new(contents: Vec<Content>) -> Self {
+    pub(super) fn new(contents: Vec<Content>, component_bytes: u64) -> Self {
         Self {
             contents,
             begun: 0,
             done: 0,
             ended: None,
             turns: Turns::default(),
-            writers: writers(),
+            kept: KeptRuns::default(),
+            here: HashSet::new(),
+            coming: HashMap::new(),
+            writers: Writers::new(component_bytes),
             runs: HashMap::new(),
             sends: VecDeque::new(),
             is_sending: false,

@@ -6,15 +6,19 @@ use std::ops::Range;
 
 use base::Chance;
 use proto::cluster::{
-    Command, Device, DeviceId, ItemId, Map, Piece, Run, SegmentRight, State, UNIT_BYTES, Width, Writer,
-    WriterSetting, choose_devices, directory_bytes, place_slots, slot_of,
+    Command, Device, DeviceId, ItemId, Map, Piece, Run, RunKey, SegmentRight, State, UNIT_BYTES, Width,
+    Writer, WriterSetting, choose_devices, directory_bytes, place_slots, slot_of,
 };
+
+/// Contents from this length on go to one of so many writers of their own.
+const LONG_BYTES: u64 = 1 << 20;
+const LONG_WRITERS: usize = 3;
 
 /// A part of a component: its number, and bytes from its beginning.
 pub(super) type Part = (u8, Range<u64>);
 
 /// The name and the length of a content.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) name: String,
     pub(super) bytes: u64,
@@ -27,19 +31,30 @@ pub(super) struct Catalog {
     before: u64,
     segments: HashMap<u64, Vec<DeviceId>>,
     pieces: HashMap<String, Piece>,
+    runs: HashMap<RunKey, Run>,
 }
 
-/// The writers of a client, as in `cluster/src/client/write.rs`: several for long contents, in turn.
-pub(super) fn writers() -> Vec<Writer> {
-    const LONG_WRITERS: usize = 3;
-    let setting = WriterSetting {
-        run_bytes: 4 << 20,
-        short_runs_max: 2,
-        runs_max: 8,
-        // 1 GB of data at 8 + 2.
-        component_bytes: 128 << 20,
-    };
-    (0..LONG_WRITERS).map(|_| Writer::new(setting)).collect()
+/// The writers of a client, as in `cluster/src/client/write.rs`: several for long contents, in turn, and one for short
+/// ones.
+pub(super) struct Writers {
+    pub(super) all: Vec<Writer>,
+    turn: usize,
+}
+
+impl Writers {
+    /// Segments end when their components have `component_bytes`.
+    pub(super) fn new(component_bytes: u64) -> Self {
+        let setting = WriterSetting { run_bytes: 4 << 20, short_runs_max: 2, runs_max: 8, component_bytes };
+        Self { all: (0..=LONG_WRITERS).map(|_| Writer::new(setting)).collect(), turn: 0 }
+    }
+
+    /// Gives a content to a writer; returns which.
+    pub(super) fn submit(&mut self, item: ItemId, content: &Content) -> usize {
+        let writer = if content.bytes < LONG_BYTES { LONG_WRITERS } else { self.turn % LONG_WRITERS };
+        self.turn += usize::from(writer < LONG_WRITERS);
+        self.all[writer].submit(item, content.bytes, content.name.len());
+        writer
+    }
 }
 
 impl Catalog {
@@ -65,7 +80,7 @@ impl Catalog {
         place_slots(&mut map, true);
         // Somewhere in the life of a cluster.
         let before = Chance::from_seed(seed).below(1 << 32);
-        Self { map, before, segments: HashMap::new(), pieces: HashMap::new() }
+        Self { map, before, segments: HashMap::new(), pieces: HashMap::new(), runs: HashMap::new() }
     }
 
     /// A new segment.
@@ -79,6 +94,7 @@ impl Catalog {
 
     /// Contents were stored as a run: they have entries now.
     pub(super) fn insert(&mut self, segment: u64, run: Run, width: Width, contents: &[Content]) {
+        self.runs.insert((segment, run.at), run);
         let mut offset = directory_bytes(contents.iter().map(|content| content.name.len())) as u64;
         for content in contents {
             let (at, length) = (offset as u32, content.bytes as u32);
@@ -92,6 +108,12 @@ impl Catalog {
     /// Where a content lies.
     pub(super) fn piece(&self, name: &str) -> Piece {
         self.pieces[name]
+    }
+
+    /// The run behind another one, if the segment has one.
+    pub(super) fn next_run(&self, piece: &Piece) -> Option<Piece> {
+        let run = *self.runs.get(&(piece.segment, piece.run.end()))?;
+        Some(Piece { run, ..*piece })
     }
 
     /// The device of a component.
@@ -112,13 +134,12 @@ impl Catalog {
     }
 
     /// Stores contents at once, in no time: what was there before the run begins.
-    pub(super) fn fill(&mut self, contents: &[Content]) {
-        let mut writers = writers();
+    pub(super) fn fill(&mut self, contents: &[Content], component_bytes: u64) {
+        let mut writers = Writers::new(component_bytes);
         for (number, content) in contents.iter().enumerate() {
-            let writer = number % writers.len();
-            writers[writer].submit(ItemId(number as u64), content.bytes, content.name.len());
+            writers.submit(ItemId(number as u64), content);
         }
-        writers.iter_mut().for_each(|writer| self.obey(writer, contents));
+        writers.all.iter_mut().for_each(|writer| self.obey(writer, contents));
     }
 
     fn obey(&mut self, writer: &mut Writer, contents: &[Content]) {
@@ -164,7 +185,7 @@ mod tests {
         let mut catalog = Catalog::new(20, width, 7);
         let content = |number| Content { name: format!("content/{number}"), bytes: 16 << 20 };
         let contents: Vec<_> = (0..70).map(content).collect();
-        catalog.fill(&contents);
+        catalog.fill(&contents, 128 << 20);
         // Three writers, each with a third of the contents: a segment each.
         assert_eq!(catalog.segments.len(), 3);
         for content in &contents {

@@ -1,8 +1,9 @@
 //! Simulates the bandwidth of a cluster in virtual time: clients that read or write contents of their own at the same
-//! time, striped over many devices. Figure 5 of the paper that docs/measurements.md calls seed 002.
+//! time, striped over many devices (figure 5 of the paper that docs/measurements.md calls seed 002), or that boot from
+//! one image (seed 003).
 //!
 //! What decides where bytes lie is the real code of `proto::cluster`: devices of a segment, holders of the index, the
-//! machine that forms runs and appends them, and the spans of a piece. The rest is a model:
+//! machine that forms runs and appends them, the spans of a piece, and which runs a client keeps. The rest is a model:
 //!
 //! - Links send what is queued at their rate (`fabric::Flows`), with the headers of TCP over IPv4. Nothing is lost.
 //! - The disk of a device reads and writes stripe units in turn for all that ask, at one rate: reading ahead and
@@ -12,20 +13,26 @@
 
 mod client;
 mod device;
+mod image;
 mod layout;
 mod turns;
+mod wiring;
 mod world;
 
 use base::Duration;
 use proto::cluster::Width;
 
+pub use image::Image;
+
 /// What the clients do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// Each reads contents that were stored before.
     Read,
     /// Each stores contents, durably.
     Write,
+    /// Each reads what the same boot touches of an image.
+    Boot(Image),
 }
 
 /// What is connected to what.
@@ -56,6 +63,8 @@ pub struct Striped {
     pub link_bits_per_second: u64,
     /// What the disk of a device reads or writes in a second.
     pub disk_bytes_per_second: u64,
+    /// Length of the components of a full segment.
+    pub component_bytes: u64,
     /// Contents of each client.
     pub contents: usize,
     /// Bytes of a content, at most 16 MiB.
@@ -81,10 +90,19 @@ impl Striped {
             wiring: Wiring::Shelves,
             link_bits_per_second: 1_000_000_000,
             disk_bytes_per_second: 40_000_000,
+            component_bytes: 128 << 20,
             contents: 32,
             content_bytes: 16 << 20,
             at_once: 8,
         }
+    }
+
+    /// The machines and storage nodes of seed 003, on one switch: 150 and 50 there. Each reads the recorded boot, as an
+    /// attached disk prefetches it: 16 objects at the same time, less a reserve of 4.
+    #[must_use]
+    pub fn seed_003(machines: u32) -> Self {
+        let boot = Work::Boot(Image::recorded());
+        Self { wiring: Wiring::Switch, at_once: 12, ..Self::seed_002(boot, machines, 50) }
     }
 
     /// Runs it.
@@ -104,6 +122,10 @@ pub struct StripedOutcome {
     pub ended: Vec<Duration>,
     /// Bytes of contents that were read or written, without parity and directories.
     pub content_bytes: u64,
+    /// Bytes of components that devices sent until then, also those that no client needed.
+    pub sent_bytes: u64,
+    /// The same, of the device that sent the most.
+    pub most_sent_bytes: u64,
 }
 
 impl StripedOutcome {

@@ -1,15 +1,20 @@
 //! One run: clients and devices at the ends of a network, and what they send each other.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use base::{Duration, Instant};
-use proto::cluster::{Command, DeviceId, ItemId, RunId, SegmentRight, UNIT_BYTES};
+use proto::cluster::{
+    Command, DIRECTORY_HEADER_BYTES, DeviceId, ItemId, Piece, Reading, RunId, RunKey, SegmentRight,
+    UNIT_BYTES,
+};
 
 use super::client::{AppendId, Client, FetchId, Formed};
 use super::device::{Did, Disk};
 use super::layout::{Catalog, Content, Part, parts};
-use super::{Striped, StripedOutcome, Wiring, Work};
-use crate::fabric::{Flows, Line, Place, Target, Topology};
+use super::wiring::{on_wire, wire};
+use super::{Striped, StripedOutcome, Work};
+use crate::fabric::{Flows, Place, Target};
 
 /// Time of a device to take a command, as in `cloud`.
 const SERVE: Duration = Duration::from_micros(300);
@@ -19,14 +24,6 @@ const FLUSH: Duration = Duration::from_millis(5);
 const OPEN: Duration = Duration::from_millis(10);
 /// Bytes of a command and of an answer without content: headers, a capability, an entry.
 const WORD_BYTES: u64 = 512;
-/// Delay of a link: 0.2 ms there and back through one switch.
-const DELAY: Duration = Duration::from_micros(50);
-/// Payload of a full frame, and its size on the wire: TCP over IPv4 with the gap between frames.
-const PAYLOAD_BYTES: u64 = 1448;
-const FRAME_BYTES: u64 = 1538;
-/// Devices of a shelf, and links that they share; a shelf's switch has as many to the other switches.
-const SHELF: u32 = 10;
-const TRUNK: u64 = 4;
 
 /// What a device is told to do.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +92,17 @@ struct Fetch {
     segment: u64,
     parts: Vec<Part>,
     missing: u64,
+    of: What,
+}
+
+/// What is fetched.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Content,
+    /// The whole run of a piece, to be kept.
+    Run(Piece),
+    /// The beginning of this run, which tells its length.
+    Head(Piece),
 }
 
 struct Append {
@@ -116,32 +124,36 @@ pub(super) struct World<'a> {
     client_places: Vec<Place>,
     disks: Vec<Disk<FetchId, AppendId>>,
     device_places: Vec<Place>,
+    /// Bytes of components that each device has sent.
+    sent: Vec<u64>,
     fetches: Vec<Fetch>,
     appends: Vec<Append>,
+    /// Clients that have not done their work.
+    busy: usize,
 }
 
 impl<'a> World<'a> {
     pub(super) fn new(setting: &'a Striped) -> Self {
         let mut catalog = Catalog::new(setting.devices, setting.width, setting.seed);
-        let contents = |client| -> Vec<Content> {
-            let name = |number| format!("client-{client}/{number}");
-            (0..setting.contents)
-                .map(|number| Content { name: name(number), bytes: setting.content_bytes })
-                .collect()
-        };
-        let clients: Vec<_> = (0..setting.clients).map(|client| Client::new(contents(client))).collect();
-        if setting.work == Work::Read {
-            clients.iter().for_each(|client| catalog.fill(&client.contents));
+        let visit = setting.component_bytes;
+        let contents: Vec<_> = (0..setting.clients).map(|client| contents(setting, client)).collect();
+        match &setting.work {
+            Work::Read => contents.iter().for_each(|contents| catalog.fill(contents, visit)),
+            Work::Write => {}
+            Work::Boot(image) => catalog.fill(&image.contents, visit),
         }
+        let clients: Vec<_> = contents.into_iter().map(|contents| Client::new(contents, visit)).collect();
         let (topology, device_places, client_places) = wire(setting);
         let disk = || Disk::new(setting.disk_bytes_per_second);
         Self {
             setting,
             catalog,
             flows: Flows::new(topology),
+            busy: clients.len(),
             clients,
             client_places,
             disks: device_places.iter().map(|_| disk()).collect(),
+            sent: vec![0; device_places.len()],
             device_places,
             fetches: Vec::new(),
             appends: Vec::new(),
@@ -152,7 +164,8 @@ impl<'a> World<'a> {
         for client in 0..self.clients.len() {
             self.flows.schedule(Instant::ZERO, self.client_places[client], Event::Start { client });
         }
-        while let Some((_, event)) = self.flows.advance() {
+        while self.busy > 0 {
+            let (_, event) = self.flows.advance().expect("nothing waits for ever");
             self.happen(event);
         }
         let ended = self.clients.iter().map(|client| client.ended.expect("nothing fails"));
@@ -160,6 +173,8 @@ impl<'a> World<'a> {
         StripedOutcome {
             ended: ended.map(|ended| ended.since(Instant::ZERO)).collect(),
             content_bytes: contents.map(|content| content.bytes).sum(),
+            sent_bytes: self.sent.iter().sum(),
+            most_sent_bytes: self.sent.iter().copied().max().unwrap_or(0),
         }
     }
 
@@ -183,7 +198,10 @@ impl<'a> World<'a> {
                 self.disks[device].write(append, bytes);
                 self.turn_disk(device);
             }
-            Event::Found { client, content } => self.fetch(client, content),
+            Event::Found { client, content } => {
+                self.read(client, content);
+                self.go_on(client);
+            }
             Event::Sent { fetch, bytes } => self.sent(fetch, bytes),
             Event::Opened { client, writer } => {
                 let right = self.catalog.open(&[]);
@@ -195,7 +213,7 @@ impl<'a> World<'a> {
             }
             Event::Durable { append } => {
                 let Append { client, writer, segment, component, .. } = self.appends[append];
-                self.clients[client].writers[writer].appended(segment, component);
+                self.clients[client].writers.all[writer].appended(segment, component);
                 self.obey(client, writer);
             }
             Event::Kept { client, writer, run } => self.kept(client, writer, run),
@@ -205,18 +223,20 @@ impl<'a> World<'a> {
     /// A client begins with as many contents as it may.
     fn go_on(&mut self, client: usize) {
         while let Some(content) = self.clients[client].begin(self.setting.at_once) {
-            let Content { name, bytes } = self.clients[client].contents[content].clone();
-            match self.setting.work {
-                Work::Read => {
-                    let holder = self.catalog.holder(&name);
-                    self.tell(client, holder, Errand::Find { client, content });
-                }
-                Work::Write => {
-                    let writers = &mut self.clients[client].writers;
-                    let writer = content % writers.len();
-                    writers[writer].submit(ItemId(content as u64), bytes, name.len());
-                    self.obey(client, writer);
-                }
+            let state = &mut self.clients[client];
+            if matches!(self.setting.work, Work::Write) {
+                let writer = state.writers.submit(ItemId(content as u64), &state.contents[content]);
+                self.obey(client, writer);
+                continue;
+            }
+            let name = &state.contents[content].name;
+            let piece = self.catalog.piece(name);
+            // The directories of runs that are kept tell what is in them.
+            if state.here.contains(&(piece.segment, piece.run.at)) {
+                self.read(client, content);
+            } else {
+                let holder = self.catalog.holder(name);
+                self.tell(client, holder, Errand::Find { client, content });
             }
         }
     }
@@ -267,6 +287,7 @@ impl<'a> World<'a> {
     fn did(&mut self, device: usize, did: Did<FetchId, AppendId>) {
         match did {
             Did::Read(fetch, bytes) => {
+                self.sent[device] += bytes;
                 self.answer(device, self.fetches[fetch].client, bytes, Event::Sent { fetch, bytes });
             }
             Did::Wrote(append, bytes) => {
@@ -281,14 +302,39 @@ impl<'a> World<'a> {
     }
 
     /// A client knows where a content lies.
-    fn fetch(&mut self, client: usize, content: usize) {
-        let Content { name, bytes } = &self.clients[client].contents[content];
+    fn read(&mut self, client: usize, content: usize) {
+        let state = &mut self.clients[client];
+        let Content { name, bytes } = &state.contents[content];
         let piece = self.catalog.piece(name);
-        let from = u64::from(piece.offset);
-        let parts = parts(&piece, from..from + bytes);
+        let (from, key) = (u64::from(piece.offset), (piece.segment, piece.run.at));
+        match state.kept.read(piece.segment, piece.run, piece.width) {
+            Reading::Alone => {
+                let range = from..from + bytes;
+                self.fetch(client, &piece, range, What::Content);
+            }
+            Reading::Kept => match state.coming.get_mut(&key) {
+                Some(waiting) => *waiting += 1,
+                None => self.finish(client),
+            },
+            Reading::Whole { dropped } => self.fetch_run(client, &piece, &dropped, 1),
+        }
+    }
+
+    /// Fetches a run whole, for which so many contents wait.
+    fn fetch_run(&mut self, client: usize, piece: &Piece, dropped: &[RunKey], waiting: usize) {
+        let state = &mut self.clients[client];
+        dropped.iter().for_each(|old| {
+            state.here.remove(old);
+        });
+        state.coming.insert((piece.segment, piece.run.at), waiting);
+        self.fetch(client, piece, 0..piece.run.content_bytes(piece.width), What::Run(*piece));
+    }
+
+    fn fetch(&mut self, client: usize, piece: &Piece, range: Range<u64>, of: What) {
+        let parts = parts(piece, range);
         let missing = parts.iter().map(|(_, range)| range.end - range.start).sum();
         self.clients[client].turns.want(self.fetches.len(), parts.len());
-        self.fetches.push(Fetch { client, segment: piece.segment, parts, missing });
+        self.fetches.push(Fetch { client, segment: piece.segment, parts, missing, of });
         self.take_turns(client);
     }
 
@@ -303,26 +349,59 @@ impl<'a> World<'a> {
     }
 
     fn sent(&mut self, fetch: FetchId, bytes: u64) {
-        let Fetch { client, parts, missing, .. } = &mut self.fetches[fetch];
+        let Fetch { client, parts, missing, of, .. } = &mut self.fetches[fetch];
         *missing -= bytes;
         if *missing > 0 {
             return;
         }
-        let (client, components) = (*client, parts.len());
-        self.clients[client].turns.end(components);
-        self.clients[client].finish(self.flows.now());
+        let (client, components, of) = (*client, parts.len(), *of);
+        let state = &mut self.clients[client];
+        state.turns.end(components);
+        match of {
+            What::Content => self.finish(client),
+            What::Run(piece) => self.run_is_here(client, &piece),
+            What::Head(next) => {
+                if let Reading::Whole { dropped } = state.kept.read(next.segment, next.run, next.width) {
+                    self.fetch_run(client, &next, &dropped, 0);
+                }
+            }
+        }
         self.take_turns(client);
         self.go_on(client);
     }
 
+    /// A run came whole: contents waited for it, and the run behind it is fetched ahead.
+    fn run_is_here(&mut self, client: usize, piece: &Piece) {
+        let (state, key) = (&mut self.clients[client], (piece.segment, piece.run.at));
+        let waiting = state.coming.remove(&key).expect("it was being fetched");
+        if state.kept.has(key) {
+            state.here.insert(key);
+        }
+        let has_next = |next: &Piece| state.kept.has((next.segment, next.run.at));
+        let next = self.catalog.next_run(piece).filter(|next| !has_next(next));
+        (0..waiting).for_each(|_| self.finish(client));
+        // One that was fetched ahead itself fetches nothing more.
+        if waiting > 0
+            && let Some(next) = next
+        {
+            self.fetch(client, &next, 0..DIRECTORY_HEADER_BYTES as u64, What::Head(next));
+        }
+    }
+
+    /// A client has read or stored a content.
+    fn finish(&mut self, client: usize) {
+        self.clients[client].finish(self.flows.now());
+        self.busy -= usize::from(self.clients[client].ended.is_some());
+    }
+
     fn opened(&mut self, client: usize, writer: usize, right: SegmentRight) {
-        self.clients[client].writers[writer].opened(right);
+        self.clients[client].writers.all[writer].opened(right);
         self.obey(client, writer);
     }
 
     /// Does what a writer wants.
     fn obey(&mut self, client: usize, writer: usize) {
-        while let Some(command) = self.clients[client].writers[writer].poll_command() {
+        while let Some(command) = self.clients[client].writers.all[writer].poll_command() {
             match command {
                 Command::Open { .. } => {
                     let opened = Event::Opened { client, writer };
@@ -388,44 +467,24 @@ impl<'a> World<'a> {
             return;
         }
         let formed = state.runs.remove(&(writer, run)).expect("it was there");
-        state.writers[writer].inserted(run);
-        formed.items.iter().for_each(|_| state.finish(self.flows.now()));
+        state.writers.all[writer].inserted(run);
+        formed.items.iter().for_each(|_| self.finish(client));
         self.obey(client, writer);
         self.go_on(client);
+    }
+}
+
+/// What a client reads or writes.
+fn contents(setting: &Striped, client: u32) -> Vec<Content> {
+    let content =
+        |number| Content { name: format!("client-{client}/{number}"), bytes: setting.content_bytes };
+    match &setting.work {
+        Work::Boot(image) => image.boot.iter().map(|&content| image.contents[content].clone()).collect(),
+        Work::Read | Work::Write => (0..setting.contents).map(content).collect(),
     }
 }
 
 /// Devices are numbered from 1.
 fn index(device: DeviceId) -> usize {
     device.0 as usize - 1
-}
-
-/// Bytes with the headers of their frames.
-fn on_wire(bytes: u64) -> u64 {
-    bytes + bytes.div_ceil(PAYLOAD_BYTES) * (FRAME_BYTES - PAYLOAD_BYTES)
-}
-
-/// The network, with the places of devices and clients.
-fn wire(setting: &Striped) -> (Topology, Vec<Place>, Vec<Place>) {
-    let line = |links| Line::new(setting.link_bits_per_second * links, DELAY, 0);
-    let mut topology = Topology::new();
-    let (mut shelves, mut switches) = (Vec::new(), Vec::new());
-    for _ in 0..setting.devices.div_ceil(SHELF) {
-        let (switch, shelf) = match setting.wiring {
-            Wiring::Switch => (Topology::top(), Topology::top()),
-            Wiring::Shelves => {
-                let switch = topology.add_switch(Topology::top(), line(TRUNK), line(TRUNK));
-                (switch, topology.add_switch(switch, line(TRUNK), line(TRUNK)))
-            }
-        };
-        switches.push(switch);
-        shelves.push(shelf);
-    }
-    let devices = (0..setting.devices)
-        .map(|device| topology.add_host(shelves[(device / SHELF) as usize], line(1), line(1)))
-        .collect();
-    let clients = (0..setting.clients)
-        .map(|client| topology.add_host(switches[client as usize % switches.len()], line(1), line(1)))
-        .collect();
-    (topology, devices, clients)
 }
