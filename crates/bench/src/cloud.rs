@@ -84,7 +84,7 @@ fn cloud(program: &Path, machines: u64, way: &str, words: &[(&str, u64)]) -> Res
 }
 
 /// Time of bytes on a link of 1 Gbit/s, with the headers of TCP over IPv4.
-fn link_seconds(bytes: f64) -> f64 {
+pub(crate) fn link_seconds(bytes: f64) -> f64 {
     bytes * 1538.0 / 1448.0 * 8.0 / 1e9
 }
 
@@ -146,7 +146,7 @@ fn commits(program: &Path) -> Result<Figure> {
 
 /// Time of a full copy by a tree whose nodes forward each piece to each child.
 #[expect(clippy::cast_precision_loss, reason = "few machines")]
-fn tree_of_copies(machines: u64) -> f64 {
+pub(crate) fn tree_of_copies(machines: u64) -> f64 {
     let depth = (machines + 1).next_power_of_two().trailing_zeros();
     let children = TREE_ARITY.min(machines) as f64;
     children * (link_seconds(DATA_BYTES) + link_seconds(PIECE_BYTES) * f64::from(depth))

@@ -10,6 +10,7 @@ mod rack;
 mod rebuild;
 mod scaling;
 mod sequence;
+mod simulated;
 mod tcp;
 
 use std::io::{BufRead as _, BufReader};
@@ -34,8 +35,15 @@ use crate::{Group, Result, load};
 
 pub(crate) use plots::write as write_plot;
 
-pub(crate) const GROUPS: &[&Group] =
-    &[&GROUP, &scaling::GROUP, &incast::GROUP, &rebuild::GROUP, &contiguity::GROUP, &prefetch::GROUP];
+pub(crate) const GROUPS: &[&Group] = &[
+    &GROUP,
+    &scaling::GROUP,
+    &incast::GROUP,
+    &rebuild::GROUP,
+    &contiguity::GROUP,
+    &prefetch::GROUP,
+    &simulated::GROUP,
+];
 
 /// Where the parts of a cluster in the lab are.
 const LAB: &str = "processes on one machine, each in a network namespace of its own; data in the page cache";

@@ -1,4 +1,4 @@
-//! Plots of the cluster's experiments beside what seed 002 says of its own.
+//! Plots of the cluster's experiments beside what seeds 002 and 003 say of their own.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,12 +26,18 @@ pub(crate) fn write(page: &mut String, figure: &Figure, plots: &Path) -> Result<
             ("cluster_incast.svg", "what one client gets of its link, by the devices of a stripe")
         }
         "cluster.incast_sequence" => ("cluster_sequence.svg", "what one device sends over time"),
+        "cluster.figure5_read" => {
+            ("cluster_figure5.svg", "what clients of 100 devices read and write together")
+        }
+        "cluster.boots_150" => ("cluster_boots.svg", "when the last of many machines has booted"),
         _ => return Ok(()),
     };
     let path = plots.join(file);
     match figure.name.as_str() {
         "cluster.scaling" => clients(figure, &path)?,
         "cluster.incast" => widths(figure, &path)?,
+        "cluster.figure5_read" => figure_5(figure, &path)?,
+        "cluster.boots_150" => boots(figure, &path)?,
         _ => sequences(figure, &path)?,
     }
     write!(page, "\n![{words}](plots/{file})\n")?;
@@ -172,6 +178,92 @@ fn sequences(figure: &Figure, file: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Figure 5 of the seed: what clients get together, of 100 devices.
+fn figure_5(figure: &Figure, file: &Path) -> Result<()> {
+    let area = SVGBackend::new(file, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let title = "Clients of 100 devices, simulated: what they read and store together (more is better)";
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..62.0, 0.0..6000.0)?;
+    chart
+        .configure_mesh()
+        .x_desc("clients, each with a link of 1 Gbit/s")
+        .y_desc("MB/s")
+        .x_label_formatter(&|clients| format!("{clients:.0}"))
+        .y_label_formatter(&|rate| format!("{rate:.0}"))
+        .light_line_style(WHITE)
+        .draw()?;
+    let of_100 = |y: &str| -> Points {
+        points(figure, "clients", y).into_iter().filter(|(clients, _)| *clients <= 60.0).collect()
+    };
+    let series: [(&str, Points, RGBColor, u32); 6] = [
+        ("links and disks allow: read", of_100("read limit MB/s"), GREY, 0),
+        ("links and disks allow: durable, 8 + 2", of_100("write limit MB/s"), GREY, 0),
+        ("diskcast reads", of_100("read MB/s"), GREEN, 4),
+        ("diskcast stores durably, 8 + 2", of_100("write MB/s"), BLUE, 4),
+        ("seed 002 (text): read, its peak", vec![(60.0, 3100.0)], RED, 5),
+        ("seed 002 (text): written at 8 + 1, its peak", vec![(60.0, 2700.0)], RGBColor(239, 154, 154), 5),
+    ];
+    for (words, points, colour, size) in series {
+        let style = colour.stroke_width(2);
+        chart
+            .draw_series(LineSeries::new(points, style).point_size(size))?
+            .label(words)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    }
+    legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
+    area.present()?;
+    Ok(())
+}
+
+/// The boots of seed 003: until the last of many machines has what its boot reads.
+fn boots(figure: &Figure, file: &Path) -> Result<()> {
+    let area = SVGBackend::new(file, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let title =
+        "Machines that boot from 50 devices, simulated: until the last has what it reads (less is better)";
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title, ("sans-serif", 18))
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..155.0, (0.1..200.0).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("machines that begin at the same time")
+        .y_desc("seconds")
+        .x_label_formatter(&|machines| format!("{machines:.0}"))
+        .light_line_style(WHITE)
+        .draw()?;
+    let tree = points(figure, "machines", "full copy by a tree s");
+    let thirtieth: Points = tree.iter().map(|(machines, seconds)| (*machines, seconds / 30.0)).collect();
+    let series: [(&str, Points, RGBColor, u32); 4] = [
+        ("full copy by a tree, without the boot", tree, BLUE, 4),
+        ("seed 003 (text): up to 30 times as fast as that", thirtieth, RED, 0),
+        ("diskcast", points(figure, "machines", "last s"), GREEN, 4),
+        ("links allow", points(figure, "machines", "limit s"), GREY, 0),
+    ];
+    for (words, points, colour, size) in series {
+        let style = colour.stroke_width(2);
+        chart
+            .draw_series(LineSeries::new(points, style).point_size(size))?
+            .label(words)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::MiddleRight)
+        .background_style(WHITE)
+        .border_style(RGBColor(215, 215, 215))
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
+
 type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 fn legend<'a>(chart: &mut Chart<'a>, position: SeriesLabelPosition) -> Result<()> {
@@ -208,6 +300,10 @@ mod tests {
         draw("cluster.scaling", clients, "cluster_clients.svg", "up to 400 MB/s");
         let widths = json!([{ "width": 3, "2004's TCP: share of the link": 0.4 }]);
         draw("cluster.incast", widths, "cluster_incast.svg", "flat, 2004&apos;s TCP");
+        let rates = json!([{ "clients": 60, "read MB/s": 3000.0, "read limit MB/s": 4000.0 }]);
+        draw("cluster.figure5_read", rates, "cluster_figure5.svg", "diskcast reads");
+        let boots = json!([{ "machines": 150, "last s": 3.0, "full copy by a tree s": 30.0 }]);
+        draw("cluster.boots_150", boots, "cluster_boots.svg", "up to 30 times");
         let sent = json!([{
             "devices": 30, "receive buffer KB": 256, "MB/s": 20.0, "sent": [[[0.0, 0.0], [1.0, 2.0]]],
             "again": [[[1.0, 0.5]]],
