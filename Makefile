@@ -43,7 +43,8 @@ picture: ## draws docs/demo.svg from what the demo printed in `make bare`; LOG= 
 sim: ## simulates one run of many receivers and faults; SEED=7 names it, the same seed gives the same trace
 	cargo run --release --quiet --package diskcast-sim -- --seed $(or $(SEED),1)
 
-bench: dependencies bench-dependencies s3-store ## measures every named figure; LIST=1 lists them, ONLY='fetch.* !*.memory' some, PEERS='4 1G 1 256' tools side by side
+bench: dependencies bench-dependencies ## measures every named figure; LIST=1 lists them, ONLY='fetch.* !*.memory' some, PEERS='4 1G 1 256' tools side by side
+	@tools/versitygw.sh --minio
 	cargo build --release --package diskcast-cli --package diskcast-lab --package diskcast-sim
 	cargo run --release --quiet --package diskcast-bench -- $(if $(LIST),--list) $(if $(ONLY),--only '$(ONLY)') $(if $(PEERS),--peers $(PEERS))
 

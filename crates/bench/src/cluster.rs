@@ -4,6 +4,8 @@
 mod contiguity;
 mod flat;
 mod incast;
+mod minio;
+mod peer;
 mod plots;
 mod prefetch;
 mod rack;
@@ -22,7 +24,7 @@ use base::Chance;
 use bytes::Bytes;
 use cluster::client::{Cluster, ClusterAccess};
 use futures::executor::block_on;
-use lab::Gateway;
+use lab::Engine;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt as _};
@@ -33,6 +35,7 @@ use crate::figure::{Bar, Figure, median};
 use crate::threads::each;
 use crate::{Group, Result, load};
 
+use peer::Peer;
 pub(crate) use plots::write as write_plot;
 
 pub(crate) const GROUPS: &[&Group] = &[
@@ -41,6 +44,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &incast::GROUP,
     &rebuild::GROUP,
     &contiguity::GROUP,
+    &minio::GROUP,
     &prefetch::GROUP,
     &simulated::GROUP,
 ];
@@ -213,7 +217,7 @@ fn settled(trial: &Trial) -> Result<f64> {
 fn objects(context: &Context, trial: &Trial) -> Result<Vec<Figure>> {
     let contents: Vec<Bytes> = (0..OBJECTS as u64).map(random).collect();
     let client = trial.client()?;
-    let gateway = Peer::start(context)?;
+    let gateway = Peer::start(context, Engine::VersityGw)?;
     let (mut puts, mut gets, mut rates) = (vec![], vec![], Rates::default());
     for run in 0..RUNS {
         said(&mut Command::new("sync"))?;
@@ -227,9 +231,9 @@ fn objects(context: &Context, trial: &Trial) -> Result<Vec<Figure>> {
         rates.put.push(ours);
         rates.folder_put.push(theirs);
     }
-    put_by_curl(&gateway, &contents[0])?;
+    gateway.put(&contents[0], OBJECTS)?;
     for run in 0..RUNS {
-        let theirs = get_by_curl(&gateway)?;
+        let theirs = megabytes(OBJECTS) / gateway.get(OBJECTS, IN_FLIGHT)?;
         let ours = get(&client, run, &contents)?;
         gets.push(ours / theirs);
         rates.get.push(ours);
@@ -335,71 +339,4 @@ fn cost_of_tls(context: &Context, secure: &Trial) -> Result<Vec<Figure>> {
             )
     };
     Ok(vec![figure("cluster.tls_put", puts), figure("cluster.tls_get", gets)])
-}
-
-/// A versitygw with TLS, and what its certificate lies in.
-struct Peer {
-    gateway: Gateway,
-    certificate: PathBuf,
-}
-
-impl Peer {
-    fn start(context: &Context) -> Result<Self> {
-        let folder = context.folder()?;
-        let (certificate, key) = (folder.join("tls.pem"), folder.join("tls.key"));
-        let words =
-            "req -x509 -newkey ed25519 -nodes -subj /CN=versitygw -addext subjectAltName=IP:127.0.0.1";
-        said(
-            Command::new("openssl")
-                .args(words.split(' '))
-                .arg("-keyout")
-                .arg(&key)
-                .arg("-out")
-                .arg(&certificate),
-        )?;
-        Ok(Self { gateway: Gateway::start_with_tls(&context.scratch, &certificate, &key)?, certificate })
-    }
-
-    fn url(&self, number: usize) -> String {
-        format!("https://{}/images/get/{number}", self.gateway.address())
-    }
-}
-
-fn curl(peer: &Peer) -> Command {
-    let [_, (_, key), (_, secret)] = Gateway::variables(peer.gateway.address());
-    let mut curl = Command::new("curl");
-    curl.args(["--silent", "--fail", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user"])
-        .arg(format!("{key}:{secret}"))
-        .args(["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"])
-        .arg("--cacert")
-        .arg(&peer.certificate);
-    curl
-}
-
-fn put_by_curl(peer: &Peer, content: &Bytes) -> Result<()> {
-    let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(&file, content)?;
-    for number in 0..OBJECTS {
-        said(curl(peer).arg("--upload-file").arg(file.path()).arg(peer.url(number)))?;
-    }
-    Ok(())
-}
-
-/// MB/s of 8 processes of curl, each of which reads its share over one connection.
-fn get_by_curl(peer: &Peer) -> Result<f64> {
-    let start = Instant::now();
-    let mut readers = Vec::new();
-    for reader in 0..IN_FLIGHT {
-        let mut command = curl(peer);
-        for number in (reader..OBJECTS).step_by(IN_FLIGHT) {
-            command.args(["--output", "/dev/null"]).arg(peer.url(number));
-        }
-        readers.push(command.stdin(Stdio::null()).spawn()?);
-    }
-    for mut reader in readers {
-        if !reader.wait()?.success() {
-            return Err("curl failed".into());
-        }
-    }
-    Ok(megabytes(OBJECTS) / start.elapsed().as_secs_f64())
 }

@@ -24,13 +24,18 @@ pub enum Engine {
     VersityGw,
     /// MinIO with one drive, in the last version before its project was archived.
     MinIo,
+    /// The same with ten drives, any two of which may fail (EC:2): folders on the same disk.
+    MinIoEc2,
 }
+
+/// Drives of [`Engine::MinIoEc2`].
+const DRIVES: usize = 10;
 
 impl Engine {
     fn program(self) -> PathBuf {
         tool::built(match self {
             Self::VersityGw => "versitygw-1.8.0",
-            Self::MinIo => "minio-2026-02-12",
+            Self::MinIo | Self::MinIoEc2 => "minio-2026-02-12",
         })
     }
 
@@ -40,27 +45,37 @@ impl Engine {
         self.program().exists()
     }
 
-    fn command(self, address: SocketAddr, folder: &Path, tls: Option<[&Path; 2]>) -> Command {
+    /// The folders of its drives in `folder`.
+    fn drives(self, folder: &Path) -> Vec<PathBuf> {
+        match self {
+            Self::VersityGw | Self::MinIo => vec![folder.to_owned()],
+            Self::MinIoEc2 => (1..=DRIVES).map(|drive| folder.join(format!("drive-{drive}"))).collect(),
+        }
+    }
+
+    fn command(self, address: SocketAddr, folder: &Path, tls: Option<&Path>) -> Command {
         // The shell kills the store when its own standard input ends. That happens even if this process is killed.
         let mut command = Command::new("sh");
         command.args(["-c", "\"$@\" & store=$!; cat >/dev/null; kill $store; wait $store", "store"]);
         command.arg(self.program());
-        if let Some([certificate, key]) = tls {
-            command.arg("--cert").arg(certificate).arg("--key").arg(key);
+        if self == Self::VersityGw {
+            if let Some(certificates) = tls {
+                command.arg("--cert").arg(certificates.join(Gateway::CERTIFICATE));
+                command.arg("--key").arg(certificates.join(Gateway::KEY));
+            }
+            command.args(["--port", &address.to_string(), "--keep-alive", "--quiet", "posix"]).arg(folder);
+            command.env("ROOT_ACCESS_KEY", KEY_ID).env("ROOT_SECRET_KEY", SECRET);
+            return command;
         }
-        match self {
-            Self::VersityGw => command
-                .args(["--port", &address.to_string(), "--keep-alive", "--quiet", "posix"])
-                .arg(folder)
-                .env("ROOT_ACCESS_KEY", KEY_ID)
-                .env("ROOT_SECRET_KEY", SECRET),
-            Self::MinIo => command
-                .args(["server", "--quiet", "--address", &address.to_string()])
-                .arg(folder)
-                .env("MINIO_CI_CD", "1")
-                .env("MINIO_ROOT_USER", KEY_ID)
-                .env("MINIO_ROOT_PASSWORD", SECRET),
-        };
+        command.args(["server", "--quiet", "--address", &address.to_string()]);
+        if let Some(certificates) = tls {
+            command.arg("--certs-dir").arg(certificates);
+        }
+        command.args(self.drives(folder)).env("MINIO_CI_CD", "1");
+        if self == Self::MinIoEc2 {
+            command.env("MINIO_STORAGE_CLASS_STANDARD", "EC:2");
+        }
+        command.env("MINIO_ROOT_USER", KEY_ID).env("MINIO_ROOT_PASSWORD", SECRET);
         command
     }
 }
@@ -74,6 +89,11 @@ pub struct Gateway {
 }
 
 impl Gateway {
+    /// Names of the certificate and its key in a folder, in PEM, as MinIO has them.
+    pub const CERTIFICATE: &str = "public.crt";
+    /// See there.
+    pub const KEY: &str = "private.key";
+
     /// Starts `engine` on a free port of loopback, with a new folder below `parent` and one bucket, `images`.
     ///
     /// # Errors
@@ -82,15 +102,15 @@ impl Gateway {
         Self::launch(engine, parent, None)
     }
 
-    /// Like [`Self::start`], a versitygw that serves TLS with a certificate and its key from PEM files.
+    /// Like [`Self::start`], with TLS. `certificates` has [`Self::CERTIFICATE`] and [`Self::KEY`].
     ///
     /// # Errors
     /// As [`Self::start`].
-    pub fn start_with_tls(parent: &Path, certificate: &Path, key: &Path) -> Result<Self> {
-        Self::launch(Engine::VersityGw, parent, Some([certificate, key]))
+    pub fn start_with_tls(engine: Engine, parent: &Path, certificates: &Path) -> Result<Self> {
+        Self::launch(engine, parent, Some(certificates))
     }
 
-    fn launch(engine: Engine, parent: &Path, tls: Option<[&Path; 2]>) -> Result<Self> {
+    fn launch(engine: Engine, parent: &Path, tls: Option<&Path>) -> Result<Self> {
         if !engine.is_built() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -102,7 +122,9 @@ impl Gateway {
             move |error: std::io::Error| Error::from_source(ErrorKind::Io, what, error)
         };
         let folder = tempfile::tempdir_in(parent).map_err(io("make a folder"))?;
-        std::fs::create_dir(folder.path().join("images")).map_err(io("make a bucket"))?;
+        for drive in engine.drives(folder.path()) {
+            std::fs::create_dir_all(drive.join("images")).map_err(io("make a bucket"))?;
+        }
         // The listener is closed at once: the port is free, unless another process takes it before the store does.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.map_err(io("find a port"))?;
