@@ -13,6 +13,7 @@ mod rebuild;
 mod scaling;
 mod sequence;
 mod simulated;
+mod sweep;
 mod tcp;
 
 use std::io::{BufRead as _, BufReader};
@@ -42,6 +43,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &GROUP,
     &scaling::GROUP,
     &incast::GROUP,
+    &sweep::GROUP,
     &rebuild::GROUP,
     &contiguity::GROUP,
     &minio::GROUP,

@@ -36,7 +36,7 @@ pub(super) const GROUP: Group = Group {
     measure,
 };
 
-const DEVICES: u32 = 31;
+pub(super) const DEVICES: u32 = 31;
 const WIDTHS: [usize; 11] = [3, 5, 7, 9, 11, 13, 15, 19, 23, 27, 31];
 /// The client's link.
 const RATE: u64 = 400_000_000;
@@ -55,8 +55,8 @@ const SMALL_BYTES: u64 = 64 << 10;
 /// How long each layout is read.
 const TIME: Duration = Duration::from_secs(3);
 const SESSIONS: u64 = 6;
-const CONTENTS: u64 = 9;
-const CONTENT_BYTES: usize = 16 << 20;
+pub(super) const CONTENTS: u64 = 9;
+pub(super) const CONTENT_BYTES: usize = 16 << 20;
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
     context.calm()?;
@@ -65,7 +65,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         rack.put(session * CONTENTS, CONTENTS, CONTENT_BYTES)?;
     }
     rack.until("all segments to be sealed", |status| status.segments_open == 0)?;
-    shape(&rack)?;
+    shape(&rack, BUFFER_BYTES)?;
     let mut all = vec![];
     for tcp in [Tcp::Then, Tcp::Now] {
         set(&rack, tcp, if tcp == Tcp::Then { RECEIVE_BYTES } else { Tcp::RECEIVE_BYTES })?;
@@ -83,8 +83,8 @@ fn set(rack: &Rack, tcp: Tcp, receive_bytes: u64) -> Result<()> {
 
 /// The client behind its port, the devices behind their disks. Senders send frame by frame, so that the buffer loses
 /// frames.
-fn shape(rack: &Rack) -> Result<()> {
-    rack.star.shape_host(rack.client_host(0), RATE, BUFFER_BYTES)?;
+pub(super) fn shape(rack: &Rack, buffer_bytes: u64) -> Result<()> {
+    rack.star.shape_host(rack.client_host(0), RATE, buffer_bytes)?;
     for host in rack.device_hosts() {
         let host = rack.star.host(host);
         let (rate, ahead) = (DISK_RATE.to_string(), AHEAD_BYTES.to_string());
@@ -96,10 +96,10 @@ fn shape(rack: &Rack) -> Result<()> {
 }
 
 /// What one layout brought.
-struct Brought {
+pub(super) struct Brought {
     /// Its share of the client's link.
-    share: f64,
-    losses: Losses,
+    pub(super) share: f64,
+    pub(super) losses: Losses,
 }
 
 /// What all layouts brought with one TCP.
@@ -122,12 +122,14 @@ fn layouts(rack: &Rack, tcp: Tcp) -> Result<Layouts> {
     let components = components(rack)?;
     let flat = WIDTHS.iter().map(|&width| brought(rack, || read_flat(rack, &components[..width])));
     let flat = flat.collect::<Result<_>>()?;
-    let (one, eight) = (brought(rack, || striped(rack, 1))?, brought(rack, || striped(rack, 8))?);
+    let contents = SESSIONS * CONTENTS;
+    let striped = |at_once| brought(rack, || striped(rack, contents, at_once));
+    let (one, eight) = (striped(1)?, striped(8)?);
     Ok(Layouts { tcp, flat, one, eight })
 }
 
 /// A component of each device.
-fn components(rack: &Rack) -> Result<Vec<Component>> {
+pub(super) fn components(rack: &Rack) -> Result<Vec<Component>> {
     let (metadata, token) = rack.metadata_access()?;
     let find = move || flat::components(metadata, &token);
     let client = rack.star.host(rack.client_host(0));
@@ -136,24 +138,24 @@ fn components(rack: &Rack) -> Result<Vec<Component>> {
 
 /// The share of the link that a reader got, and what the devices' senders went through meanwhile.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-fn brought(rack: &Rack, read: impl FnOnce() -> Result<Fared>) -> Result<Brought> {
+pub(super) fn brought(rack: &Rack, read: impl FnOnce() -> Result<Fared>) -> Result<Brought> {
     let before = losses(&rack.star, rack.device_hosts())?;
     let Fared { bytes, seconds } = read()?;
     let share = bytes as f64 * 8.0 / seconds / RATE as f64;
     Ok(Brought { share, losses: losses(&rack.star, rack.device_hosts())? - before })
 }
 
-fn read_flat(rack: &Rack, components: &[Component]) -> Result<Fared> {
+pub(super) fn read_flat(rack: &Rack, components: &[Component]) -> Result<Fared> {
     let chosen = components.to_vec();
     let read = move || flat::read(&chosen, BLOCK_BYTES, TIME);
     Ok(rack.star.host(rack.client_host(0)).run(read)?.join().map_err(|_| "reading panicked")??)
 }
 
 /// The product reads whole contents, so many at a time.
-fn striped(rack: &Rack, at_once: usize) -> Result<Fared> {
+pub(super) fn striped(rack: &Rack, contents: u64, at_once: usize) -> Result<Fared> {
     let read = move |client: cluster::client::Cluster| {
         let began = Instant::now();
-        let numbers: Vec<u64> = (0..SESSIONS * CONTENTS).collect();
+        let numbers: Vec<u64> = (0..contents).collect();
         let bytes = std::sync::atomic::AtomicU64::new(0);
         each(&numbers, at_once, |&number| {
             if began.elapsed() >= TIME {

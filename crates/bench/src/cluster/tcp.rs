@@ -49,32 +49,74 @@ impl Tcp {
 
     /// Sets a host up; `receive_bytes` bounds the receive buffer of each of its sockets.
     pub(super) fn apply(self, host: &Host, receive_bytes: u64) -> Result<()> {
-        let first_bytes = if self == Self::Now { FIRST_BYTES } else { receive_bytes };
+        let first_bytes = if self == Self::Now { FIRST_BYTES.min(receive_bytes) } else { receive_bytes };
         let modern = if self == Self::Now { "1" } else { "0" };
-        let settings = [
-            ("tcp_sack", modern.to_owned()),
-            ("tcp_dsack", modern.to_owned()),
-            ("tcp_recovery", modern.to_owned()),
-            ("tcp_early_retrans", if self == Self::Now { "3" } else { "0" }.to_owned()),
-            ("tcp_frto", if self == Self::Now { "2" } else { "0" }.to_owned()),
-            ("tcp_no_metrics_save", "1".to_owned()),
-            ("tcp_rmem", format!("4096 {first_bytes} {receive_bytes}")),
-        ];
-        let set = move || {
-            settings.iter().try_for_each(|(name, value)| {
-                let path = format!("/proc/sys/net/ipv4/{name}");
-                std::fs::write(&path, value).map_err(|error| format!("write {value} to {path}: {error}"))
-            })
-        };
-        host.run(set)?.join().map_err(|_| "setting TCP panicked")??;
+        set(
+            host,
+            vec![
+                ("tcp_sack", modern.to_owned()),
+                ("tcp_dsack", modern.to_owned()),
+                ("tcp_recovery", modern.to_owned()),
+                ("tcp_early_retrans", if self == Self::Now { "3" } else { "0" }.to_owned()),
+                ("tcp_frto", if self == Self::Now { "2" } else { "0" }.to_owned()),
+                ("tcp_no_metrics_save", "1".to_owned()),
+                ("tcp_rmem", format!("4096 {first_bytes} {receive_bytes}")),
+            ],
+        )?;
+        self.route(host, "200ms")
+    }
+
+    /// Sets the shortest time after which something is sent again. By the route, since some kernels do not follow
+    /// `tcp_rto_min_us`: the one of our machine waits 20 ms.
+    fn route(self, host: &Host, timeout: &str) -> Result<()> {
         let (own, window) = (host.ipv4(), if self == Self::Now { "10" } else { "3" });
         let network = Ipv4Addr::new(10, 77, 0, 0);
         let mut route = host.command("ip");
         route.args(["route", "change", &format!("{network}/16"), "dev", "eth0", "src", &own.to_string()]);
-        // By the route, since some kernels do not follow `tcp_rto_min_us`: the one of our machine waits 20 ms.
-        said(route.args(["congctl", self.congestion(), "initcwnd", window, "rto_min", "200ms"]))?;
+        said(route.args(["congctl", self.congestion(), "initcwnd", window, "rto_min", timeout]))?;
         Ok(())
     }
+}
+
+/// One setting in which a host differs from today's TCP with timeouts from 200 ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    Nothing,
+    NoSack,
+    ShortTimeout,
+    Receive(u64),
+}
+
+impl Change {
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Nothing => "today's".to_owned(),
+            Self::NoSack => "without SACK".to_owned(),
+            Self::ShortTimeout => "timeouts from 20 ms".to_owned(),
+            Self::Receive(bytes) => format!("receive buffers of {} KiB", bytes >> 10),
+        }
+    }
+
+    /// Sets a host up.
+    pub(super) fn apply(self, host: &Host) -> Result<()> {
+        Tcp::Now.apply(host, if let Self::Receive(bytes) = self { bytes } else { Tcp::RECEIVE_BYTES })?;
+        match self {
+            Self::Nothing | Self::Receive(_) => Ok(()),
+            Self::NoSack => set(host, vec![("tcp_sack", "0".to_owned())]),
+            Self::ShortTimeout => Tcp::Now.route(host, "20ms"),
+        }
+    }
+}
+
+/// Sets `net.ipv4` settings of a host.
+fn set(host: &Host, settings: Vec<(&'static str, String)>) -> Result<()> {
+    let set = move || {
+        settings.iter().try_for_each(|(name, value)| {
+            let path = format!("/proc/sys/net/ipv4/{name}");
+            std::fs::write(&path, value).map_err(|error| format!("write {value} to {path}: {error}"))
+        })
+    };
+    Ok(host.run(set)?.join().map_err(|_| "setting TCP panicked")??)
 }
 
 /// What the senders of these hosts have gone through since the lab was built.
