@@ -11,6 +11,7 @@ pub mod metadata;
 pub mod wire;
 
 mod authority;
+mod buffers;
 mod clock;
 mod database;
 mod http;

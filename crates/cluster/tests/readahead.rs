@@ -1,4 +1,5 @@
-//! A device reads ahead of who reads in order. What is in memory is told by `fincore`.
+//! What a device has in memory: what was appended lately, and what comes next for who reads in order. What the kernel
+//! has in memory is told by `fincore`.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
@@ -44,10 +45,14 @@ fn what_comes_next_is_in_memory() {
     let append = device.request(Method::POST, &format!("objects/{OBJECT}/append?at=0"), &all);
     assert_eq!(append.body(content.clone()).send().unwrap().status(), 200);
 
+    // What was appended is in the device's own memory, until it starts again.
     let file = file(&folder.path().join("objects"));
-    let opened = std::fs::File::open(&file).unwrap();
-    rustix::fs::fadvise(&opened, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-    assert_eq!(in_memory(&file), 0, "the folder of the tests must be on a disk");
+    assert_eq!(in_memory(&file), 0, "it was written past the page cache, in a folder on a disk");
+    let read_all = device.request(Method::GET, &format!("objects/{OBJECT}"), &all).send().unwrap();
+    assert!(read_all.bytes().unwrap() == content);
+    assert_eq!(in_memory(&file), 0);
+    drop(device);
+    let device = Lone::start(folder.path());
 
     let read = |number: usize| {
         let (from, to) = (number * MIB, (number + 1) * MIB);

@@ -182,8 +182,8 @@ fn what_was_moved_since_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let mut site = ClusterSite::start_reclaiming(folder.path(), (2, 1), 4, Duration::from_secs(6));
     let names = names("moved");
-    // A segment each.
-    names.chunks(4).for_each(|some| put(&site.client(1), some));
+    // A segment each; more of them would be put together.
+    names.chunks(names.len().div_ceil(7)).for_each(|some| put(&site.client(1), some));
     site.wait_for("segments to be sealed", |status| status.segments_open == 0);
     site.hear_all();
     let held =

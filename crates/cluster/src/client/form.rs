@@ -4,6 +4,8 @@ use bytes::Bytes;
 use proto::cluster::{Item, Piece, Run, Width, checksum, directory_bytes, encode_directory};
 use proto::code::encode_stripe;
 
+use crate::buffers::{Buffer, Buffers};
+
 /// A piece of content that is to be stored.
 #[derive(Debug, Clone)]
 pub(super) struct NewPiece {
@@ -28,7 +30,7 @@ pub(super) struct Formed {
 }
 
 /// Forms the run at `place` of `segment`.
-pub(super) fn form(segment: u64, place: Run, width: Width, new: &[NewPiece]) -> Formed {
+pub(super) fn form(buffers: &Buffers, segment: u64, place: Run, width: Width, new: &[NewPiece]) -> Formed {
     let mut offset = directory_bytes(new.iter().map(|piece| piece.name.len()));
     let small = |number: usize| u32::try_from(number).expect("a run is bounded");
     let mut items = Vec::with_capacity(new.len());
@@ -42,22 +44,26 @@ pub(super) fn form(segment: u64, place: Run, width: Width, new: &[NewPiece]) -> 
         items.push(Item { stamp: *stamp, whole: *whole, from: *from, offset: at, length, sum, name });
     }
     let directory = encode_directory(&items, place.bytes);
-    let mut parts = vec![vec![0; place.bytes as usize]; width.data.into()];
+    let fresh = |count: u8| (0..count).map(|_| buffers.take(place.bytes as usize)).collect::<Vec<_>>();
+    let mut parts = fresh(width.data);
     lay_out(&mut parts, place, width, 0, &directory);
     for (piece, new) in pieces.iter().zip(new) {
         lay_out(&mut parts, place, width, piece.offset.into(), &new.content);
     }
-    let mut parity = vec![vec![0; place.bytes as usize]; width.parity.into()];
-    let data: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-    let mut symbols: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+    // The rest is zero, whatever the buffers held before.
+    let rest = usize::try_from(place.content_bytes(width)).expect("a run is bounded") - offset;
+    lay_out(&mut parts, place, width, offset as u64, &vec![0; rest]);
+    let mut parity = fresh(width.parity);
+    let data: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
+    let mut symbols: Vec<&mut [u8]> = parity.iter_mut().map(|part| &mut part[..]).collect();
     // Units of one stripe lie at the same place in all parts, and the code works tile by tile: so whole parts can be
     // coded at once, whatever stripes they hold.
     encode_stripe(&data, &mut symbols);
-    Formed { parts: parts.into_iter().chain(parity).map(Bytes::from).collect(), pieces }
+    Formed { parts: parts.into_iter().chain(parity).map(Buffer::freeze).collect(), pieces }
 }
 
 /// Copies `content`, which begins at `from` of the run's content, to the parts.
-fn lay_out(parts: &mut [Vec<u8>], place: Run, width: Width, from: u64, content: &[u8]) {
+fn lay_out(parts: &mut [Buffer], place: Run, width: Width, from: u64, content: &[u8]) {
     let mut rest = content;
     for span in place.spans(width, from..from + content.len() as u64) {
         let (here, behind) = rest.split_at(span.bytes as usize);
@@ -84,7 +90,7 @@ mod tests {
             let names = directory_bytes(new.iter().map(|piece| piece.name.len()));
             let content = names + new.iter().map(|piece| piece.content.len()).sum::<usize>();
             let place = Run { at: 8192, bytes: Run::part_bytes(content as u64, width) };
-            let formed = form(5, place, width, &new);
+            let formed = form(&Buffers::new(1 << 20), 5, place, width, &new);
             let k = usize::from(data);
             // Lose as many data parts as there is parity.
             let lost: Vec<usize> = (0..k.min(parity.into())).collect();

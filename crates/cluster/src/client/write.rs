@@ -20,6 +20,7 @@ use super::form::{Formed, NewPiece, form};
 use super::hold::{Hold, Released, Stored};
 use super::index::wants_renewal;
 use super::session::Session;
+use crate::buffers::Buffers;
 use crate::clock::monotonic;
 use crate::http::{Failure, Reply, send};
 use crate::problem::Word;
@@ -42,6 +43,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const APPEND_MAX: Duration = Duration::from_secs(4);
 /// Bytes per second below which a device counts as failed.
 const SLOWEST: u64 = 4 << 20;
+/// Memory of runs that is kept for later ones.
+const SPARE_BYTES_MAX: usize = 64 << 20;
 /// Pieces that wait to be taken by the writer.
 const QUEUE: usize = 64;
 
@@ -95,6 +98,7 @@ type FormedRun = Shared<BoxFuture<'static, Arc<Formed>>>;
 
 struct Task {
     session: Arc<Session>,
+    buffers: Buffers,
     writer: Writer,
     own: mpsc::WeakSender<Input>,
     pieces: HashMap<ItemId, Waiting>,
@@ -112,11 +116,16 @@ struct Task {
 
 impl Writes {
     pub(super) fn start(session: &Arc<Session>) -> Self {
-        let long = (0..LONG_WRITERS).map(|_| Self::writer(Arc::clone(session))).collect();
-        Self { short: Self::writer(Arc::clone(session)), long, turn: AtomicUsize::new(0) }
+        let buffers = Buffers::new(SPARE_BYTES_MAX);
+        let writer = || Self::writer(Arc::clone(session), buffers.clone());
+        Self {
+            short: writer(),
+            long: (0..LONG_WRITERS).map(|_| writer()).collect(),
+            turn: AtomicUsize::new(0),
+        }
     }
 
-    fn writer(session: Arc<Session>) -> mpsc::Sender<Input> {
+    fn writer(session: Arc<Session>, buffers: Buffers) -> mpsc::Sender<Input> {
         let (inputs, taken) = mpsc::channel(QUEUE);
         let setting = WriterSetting {
             run_bytes: RUN_BYTES,
@@ -126,6 +135,7 @@ impl Writes {
         };
         let task = Task {
             session,
+            buffers,
             writer: Writer::new(setting),
             own: inputs.downgrade(),
             pieces: HashMap::new(),
@@ -315,8 +325,10 @@ impl Task {
 
     fn form(&mut self, run: RunId, segment: u64, place: Run, width: Width, items: Vec<ItemId>) {
         let pieces: Vec<NewPiece> = items.iter().map(|item| self.pieces[item].piece.clone()).collect();
+        let buffers = self.buffers.clone();
         let formed = async move {
-            let formed = tokio::task::spawn_blocking(move || form(segment, place, width, &pieces)).await;
+            let formed =
+                tokio::task::spawn_blocking(move || form(&buffers, segment, place, width, &pieces)).await;
             Arc::new(formed.expect("forming a run does not fail"))
         };
         let formed = formed.boxed().shared();

@@ -30,7 +30,13 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    /// Somebody reads `range` of an object: counts whether it is in memory, and has what comes next read.
+    /// Somebody read what was appended lately.
+    pub(super) fn was_recent(&self) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.in_memory.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Somebody reads `range` of an object's file: counts whether it is in memory, and has what comes next read.
     pub(super) fn read(&self, object: &Arc<Object>, range: Range<u64>) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         if object.is_in_memory(&range) {

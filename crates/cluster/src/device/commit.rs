@@ -2,28 +2,19 @@
 //! for all that wait.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex};
 
+use super::file::ObjectFile;
 use super::tables::{Change, Tables};
 
 /// A change, and the file whose content must be durable before it.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) change: Change,
-    /// The file, and whether its directory must be synced, too.
-    pub(super) file: Option<Arc<Synced>>,
-}
-
-/// A file that commits sync.
-#[derive(Debug)]
-pub(super) struct Synced {
-    pub(super) file: File,
-    /// The folder, until a commit has synced it: the file is new.
-    pub(super) folder: Mutex<Option<File>>,
+    pub(super) file: Option<Arc<ObjectFile>>,
 }
 
 /// The batch in which a change is made durable.
@@ -109,20 +100,13 @@ impl Commits {
     }
 
     fn commit(&self, batch: Vec<Pending>) -> Result<()> {
-        let mut files: BTreeMap<*const Synced, Arc<Synced>> = BTreeMap::new();
+        let mut files: BTreeMap<*const ObjectFile, Arc<ObjectFile>> = BTreeMap::new();
         for pending in &batch {
             if let Some(file) = &pending.file {
                 files.insert(Arc::as_ptr(file), Arc::clone(file));
             }
         }
-        for file in files.values() {
-            file.file.sync_data().map_err(|error| Error::from_io("sync an object", error))?;
-            let mut folder = file.folder.lock();
-            if let Some(new) = folder.as_ref() {
-                new.sync_all().map_err(|error| Error::from_io("sync a folder of objects", error))?;
-                *folder = None;
-            }
-        }
+        files.values().try_for_each(|file| file.sync())?;
         self.tables.apply(batch.into_iter().map(|pending| pending.change).collect())
     }
 }

@@ -3,26 +3,32 @@
 //!
 //! - `tables` what a device remembers, in an embedded database
 //! - `commit` makes changes durable, many with one flush
-//! - `object` one object: its file, its checksums, its changes
+//! - `object` one object: its checksums, its changes
+//! - `file` its file
+//! - `recent` what was appended lately, in memory
 //! - `store` all objects of the device
 //! - `index` the slots that it holds
 //! - `guard` who may do what, now
 //! - `ahead` reads ahead of streams
 //! - `routes`, `index_routes` the commands over HTTP
+//! - `attributes` what a device says of its objects
 //! - `rebuild` computes components of lost devices
 //! - `scrub` looks for damage and mends it
 //! - `agent` joins the cluster, keeps the lease, copies slots
 
 mod agent;
 mod ahead;
+mod attributes;
 mod commit;
 mod damage;
+mod file;
 mod guard;
 mod index;
 mod index_routes;
 mod object;
 mod rate;
 mod rebuild;
+mod recent;
 mod routes;
 mod scrub;
 mod store;
@@ -44,6 +50,11 @@ use index::Index;
 use rate::Rates;
 use store::Store;
 
+use crate::buffers::Buffers;
+
+/// Memory for the bodies of requests that is kept for later ones.
+const SPARE_BYTES_MAX: usize = 64 << 20;
+
 /// A device: what it keeps, and who may use it.
 #[derive(Debug)]
 pub struct Device {
@@ -53,6 +64,7 @@ pub struct Device {
     rates: Rates,
     scrubs: Scrubs,
     ahead: Ahead,
+    buffers: Buffers,
     identity: String,
 }
 
@@ -73,6 +85,7 @@ impl Device {
             rates: Rates::default(),
             scrubs: Scrubs::default(),
             ahead: Ahead::default(),
+            buffers: Buffers::new(SPARE_BYTES_MAX),
             identity,
         }))
     }

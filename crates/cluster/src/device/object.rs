@@ -3,30 +3,22 @@
 //! Bytes behind the length that the database knows do not count, so an append needs no journal. What is written over
 //! older bytes is kept in the database first, and written again after a crash.
 
-use std::fs::File;
-use std::io::IoSliceMut;
-use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, OnceLock};
 
 use base::Error;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use proto::cluster::{ObjectId, UNIT_BYTES, checksum};
-use rustix::buffer::spare_capacity;
-use rustix::fs::{Advice, FallocateFlags};
-use rustix::io::{Errno, ReadWriteFlags};
 
-use super::commit::{Commits, Pending, Synced, Ticket};
+use super::commit::{Commits, Pending, Ticket};
+use super::file::ObjectFile;
+use super::recent::Recent;
 use super::tables::{Change, ObjectRow, SummedPiece};
 use crate::clock::system_ns;
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::LAYOUT_ATTRIBUTE;
 
-/// Space is laid out in steps of this many bytes, so that components that grow at the same time stay contiguous.
-const LAYOUT_STEP_BYTES: u64 = 8 << 20;
-const LAYOUT_STEP_BYTES_MIN: u64 = 256 << 10;
 /// Longest content that is written over older content in one command.
 pub(super) const REWRITE_BYTES_MAX: usize = 4 << 20;
 
@@ -34,7 +26,7 @@ pub(super) const REWRITE_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) id: ObjectId,
-    file: Arc<Synced>,
+    file: Arc<ObjectFile>,
     /// Held by whoever changes the object; says up to where space is laid out.
     laid_out: Mutex<u64>,
     state: RwLock<State>,
@@ -50,6 +42,7 @@ struct State {
     /// What the database does not know yet.
     unsaved: Unsaved,
     removed: bool,
+    recent: Recent,
 }
 
 #[derive(Debug, Default)]
@@ -65,29 +58,39 @@ struct Unsaved {
 
 impl Object {
     /// A new object, which the database does not know yet.
-    pub(super) fn create(id: ObjectId, file: File, folder: File, layout: Vec<u8>) -> Self {
-        only_what_is_asked(&file);
+    pub(super) fn create(id: ObjectId, file: ObjectFile, layout: Vec<u8>) -> Self {
         let now = system_ns();
         let row = ObjectRow { length: 0, fence: 0, sealed: false, created: now, modified: now };
         let unsaved = Unsaved { any: true, layout: Some(layout), ..Unsaved::default() };
         Self {
             id,
-            file: Arc::new(Synced { file, folder: Mutex::new(Some(folder)) }),
+            file: Arc::new(file),
             laid_out: Mutex::new(0),
-            state: RwLock::new(State { row, pieces: Vec::new(), unsaved, removed: false }),
+            state: RwLock::new(State {
+                row,
+                pieces: Vec::new(),
+                unsaved,
+                removed: false,
+                recent: Recent::default(),
+            }),
             component: OnceLock::new(),
         }
     }
 
     /// An object that the database knows.
-    pub(super) fn open(id: ObjectId, file: File, row: ObjectRow, pieces: Vec<SummedPiece>) -> Self {
-        only_what_is_asked(&file);
-        let laid_out = file.metadata().map_or(0, |found| found.len());
+    pub(super) fn open(id: ObjectId, file: ObjectFile, row: ObjectRow, pieces: Vec<SummedPiece>) -> Self {
+        let laid_out = file.bytes();
         Self {
             id,
-            file: Arc::new(Synced { file, folder: Mutex::new(None) }),
+            file: Arc::new(file),
             laid_out: Mutex::new(laid_out),
-            state: RwLock::new(State { row, pieces, unsaved: Unsaved::default(), removed: false }),
+            state: RwLock::new(State {
+                row,
+                pieces,
+                unsaved: Unsaved::default(),
+                removed: false,
+                recent: Recent::default(),
+            }),
             component: OnceLock::new(),
         }
     }
@@ -111,21 +114,25 @@ impl Object {
         self.state.read().unsaved.layout.clone()
     }
 
-    /// Whether the first and the last byte of `range` can be read without the disk. Memory may lose them any time.
-    pub(super) fn is_in_memory(&self, range: &Range<u64>) -> bool {
-        let is_there = |at| {
-            let mut byte = [0];
-            let buffer = &mut [IoSliceMut::new(&mut byte)];
-            rustix::io::preadv2(&self.file.file, buffer, at, ReadWriteFlags::NOWAIT) == Ok(1)
-        };
-        is_there(range.start) && is_there(range.end.max(1) - 1)
+    /// The bytes from `from` to `to`, if they were appended lately and are in memory.
+    pub(super) fn recent(&self, from: u64, to: u64) -> Option<Bytes> {
+        let state = self.state.read();
+        if state.removed || to > state.row.length { None } else { state.recent.get(from, to) }
     }
 
-    /// Has the kernel read `range` into memory.
+    /// Forgets what was appended at `at`; it is read from the file from now on.
+    pub(super) fn forget(&self, at: u64) {
+        self.state.write().recent.forget(at);
+    }
+
+    /// Whether a range can be read without the disk.
+    pub(super) fn is_in_memory(&self, range: &Range<u64>) -> bool {
+        self.file.is_in_memory(range)
+    }
+
+    /// Has the kernel read a range into memory.
     pub(super) fn read_ahead(&self, range: &Range<u64>) {
-        // Who reads it later waits for the disk if that fails.
-        let bytes = NonZeroU64::new(range.end - range.start);
-        let _ = rustix::fs::fadvise(&self.file.file, range.start, bytes, Advice::WillNeed);
+        self.file.read_ahead(range);
     }
 
     /// Reads `from..to`, verified.
@@ -150,17 +157,11 @@ impl Object {
             return Ok(Bytes::new());
         };
         let (start, end) = (pieces[0].from, pieces[pieces.len() - 1].end());
-        let mut content = Vec::with_capacity(small(end - start));
-        while content.len() < small(end - start) {
-            let at = start + content.len() as u64;
-            match rustix::io::pread(&self.file.file, spare_capacity(&mut content), at) {
-                // The file is shorter than what was stored in it.
-                Ok(0) => return Err(self.damaged(at)),
-                Ok(_) | Err(Errno::INTR) => {}
-                // The disk can't read it: as good as damaged, others have what restores it.
-                Err(Errno::IO) => return Err(self.damaged(at)),
-                Err(error) => return Err(Problem::failed(&format!("read object {}", self.id), error)),
-            }
+        let read = self.file.read(start, small(end - start));
+        let content = read.map_err(|error| Problem::failed(&format!("read object {}", self.id), error))?;
+        // The file is shorter than what was stored in it, or the disk can't read it: others have what restores it.
+        if content.len() < small(end - start) {
+            return Err(self.damaged(start + content.len() as u64));
         }
         let mut rest = content.as_slice();
         for piece in pieces {
@@ -197,14 +198,14 @@ impl Object {
         if state.removed || piece.is_none_or(|piece| piece.sum != checksum(content)) {
             return Ok(false);
         }
-        let written = self.file.file.write_all_at(content, at).and_then(|()| self.file.file.sync_data());
+        let written = self.file.write(content, at).and_then(|()| self.file.sync_content());
         written.map_err(|error| self.write_failed(error))?;
         Ok(true)
     }
 
     /// Appends `content` at `at`, which must be the length; acknowledged as it is in memory. `fence` is that of the
     /// capability. A repetition of what was appended before is fine. Returns by how much the object grew.
-    pub(super) fn append(&self, at: u64, content: &[u8], fence: u32) -> Answer<u64> {
+    pub(super) fn append(&self, at: u64, content: &Bytes, fence: u32) -> Answer<u64> {
         let mut laid_out = self.change(fence)?;
         let length = self.row().length;
         let end = at + content.len() as u64;
@@ -216,9 +217,10 @@ impl Object {
             return Err(self.wrong_length(at, length));
         }
         self.lay_out(&mut laid_out, end)?;
-        self.file.file.write_all_at(content, at).map_err(|error| self.write_failed(error))?;
-        let mut state = self.state.write();
+        self.file.append(content, at).map_err(|error| self.write_failed(error))?;
         let pieces = summed(at, content);
+        let mut state = self.state.write();
+        state.recent.add(at, content.clone());
         state.pieces.extend(&pieces);
         state.unsaved.pieces.extend(pieces);
         state.unsaved.bytes += content.len() as u64;
@@ -266,7 +268,8 @@ impl Object {
     fn put(&self, commits: &Commits, at: u64, content: &[u8], redone: bool) -> Answer<Ticket> {
         // Readers wait: they must not see new bytes under old checksums.
         let mut state = self.state.write();
-        self.file.file.write_all_at(content, at).map_err(|error| self.write_failed(error))?;
+        state.recent.clear();
+        self.file.write(content, at).map_err(|error| self.write_failed(error))?;
         let end = at + content.len() as u64;
         let first = state.pieces.partition_point(|piece| piece.end() <= at);
         let behind = state.pieces.partition_point(|piece| piece.from < end);
@@ -336,7 +339,7 @@ impl Object {
         let mut laid_out = self.laid_out.lock();
         let length = self.row().length;
         // It only takes room if that fails.
-        if self.file.file.set_len(length).is_ok() {
+        if self.file.trim(length).is_ok() {
             *laid_out = length;
         }
     }
@@ -358,6 +361,9 @@ impl Object {
                 state.pieces.extend(&kept);
                 state.unsaved.pieces.extend(kept);
             }
+        }
+        if cut_bytes > 0 {
+            state.recent.clear();
         }
         state.row.length = bytes;
         state.row.sealed |= seal;
@@ -386,6 +392,7 @@ impl Object {
             return Err(self.missing());
         }
         state.unsaved = Unsaved::default();
+        state.recent.clear();
         Ok(commits.enqueue(vec![Pending { change: Change::Remove { id: self.id }, file: None }]))
     }
 
@@ -421,23 +428,8 @@ impl Object {
         Ok(alone)
     }
 
-    /// Lays out space for the first `end` bytes, and some more.
     fn lay_out(&self, laid_out: &mut u64, end: u64) -> Answer<()> {
-        if end <= *laid_out {
-            return Ok(());
-        }
-        // A short object takes little more than it needs, a long one is laid out in long pieces.
-        let step = (end / 4).next_power_of_two().clamp(LAYOUT_STEP_BYTES_MIN, LAYOUT_STEP_BYTES);
-        let to = end.next_multiple_of(step);
-        let laid =
-            rustix::fs::fallocate(&self.file.file, FallocateFlags::KEEP_SIZE, *laid_out, to - *laid_out);
-        match laid {
-            Ok(()) => *laid_out = to,
-            // Not every filesystem can; then the write itself takes the space.
-            Err(Errno::OPNOTSUPP) => *laid_out = end,
-            Err(error) => return Err(self.write_failed(error.into())),
-        }
-        Ok(())
+        self.file.lay_out(laid_out, end).map_err(|error| self.write_failed(error))
     }
 
     fn write_failed(&self, error: std::io::Error) -> Problem {
@@ -480,11 +472,6 @@ fn summed(at: u64, content: &[u8]) -> Vec<SummedPiece> {
             piece
         })
         .collect()
-}
-
-/// Has the kernel read no more of a file than it is asked for: it knows one reader of each file, the device all.
-fn only_what_is_asked(file: &File) {
-    let _ = rustix::fs::fadvise(file, 0, None, Advice::Random);
 }
 
 /// A length that requests bound.

@@ -73,10 +73,12 @@ async fn extend(
         if let Some(rate) = rate {
             tokio::time::sleep(rates.take(task.group, end - from, rate, monotonic())).await;
         }
-        let content = compute(device, http, task, from..end).await?;
+        let computed = compute(device, http, task, from..end).await?;
         blocking(device, move |device| {
+            let mut content = device.buffers.take(computed.len());
+            content.copy_from_slice(&computed);
             // Durable at the end, with the seal; what a power cut takes is computed again.
-            device.store.append(id, from, &content, u32::MAX, false)
+            device.store.append(id, from, &content.freeze(), u32::MAX, false)
         })
         .await
         .map_err(Failure::Refused)?;

@@ -12,18 +12,17 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use proto::cluster::{DeviceId, ObjectId, PART_BYTES_MAX, Request, rights};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::guard::{Effect, Permit};
 use super::object::REWRITE_BYTES_MAX;
 use super::tables::Change;
-use super::work::blocking;
+use super::work::{blocking, collect};
 use super::{Device, index_routes};
 use crate::clock::monotonic;
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::{
-    ATTRIBUTE_BYTES_MAX, CLIENT_PAGES, DeviceStatus, Fenced, LAYOUT_ATTRIBUTE, ListedObjects,
-    QUOTA_ATTRIBUTE, RATE_ATTRIBUTE,
+    ATTRIBUTE_BYTES_MAX, CLIENT_PAGES, DeviceStatus, Fenced, ListedObjects, QUOTA_ATTRIBUTE, RATE_ATTRIBUTE,
 };
 
 /// Longest body of a request: the parts of runs in one append, and some room.
@@ -132,6 +131,10 @@ impl Device {
 
     /// Reads a range for a client; damage is noted, to be mended.
     fn read_reported(&self, object: &Arc<super::object::Object>, from: u64, to: u64) -> Answer<Bytes> {
+        if let Some(recent) = object.recent(from, to) {
+            self.ahead.was_recent();
+            return Ok(recent);
+        }
         self.ahead.read(object, from..to);
         let read = object.read(from, to);
         if read.as_ref().is_err_and(|problem| problem.word == Word::Damaged) {
@@ -274,9 +277,10 @@ async fn append(
     Path(id): Path<String>,
     Query(at): Query<At>,
     headers: HeaderMap,
-    content: Bytes,
+    body: Body,
 ) -> Answer<StatusCode> {
     let id = data_object(&id)?;
+    let content = collect(&device.buffers, body, BODY_BYTES_MAX).await?;
     let end = checked_end(at.at, &content)?;
     let permit = device.admit(&headers, rights::APPEND, id, (at.at, end), Effect::Changes).await?;
     device.pace(id.group, content.len() as u64).await?;
@@ -459,39 +463,4 @@ async fn status(State(device): Shared) -> Answer<Json<DeviceStatus>> {
     })
     .await
     .map(Json)
-}
-
-impl Device {
-    /// All attributes of an object, of a group or of the device, by page and number.
-    fn attributes(&self, id: ObjectId) -> Answer<Value> {
-        let mut pages = serde_json::Map::new();
-        let own = if id == ObjectId::ROOT {
-            let (bytes, free) = self.store.space()?;
-            json!({ "bytes": bytes, "free": free, "used": self.store.used(), "objects": self.store.count() })
-        } else if id.number == 0 {
-            json!({ "used": self.store.used_by(id.group) })
-        } else {
-            let row = self.store.get(id)?.row();
-            json!({
-                "length": row.length, "sealed": row.sealed, "fence": row.fence,
-                "created": row.created, "modified": row.modified,
-            })
-        };
-        pages.insert("0".to_owned(), own);
-        let mut found = self.store.tables().attributes(id)?;
-        if id.holds_data() && !found.iter().any(|(page, number, _)| (*page, *number) == LAYOUT_ATTRIBUTE) {
-            let layout = self.store.layout(id)?.filter(|layout| !layout.is_empty());
-            found.extend(layout.map(|layout| (LAYOUT_ATTRIBUTE.0, LAYOUT_ATTRIBUTE.1, layout)));
-        }
-        for (page, number, value) in found {
-            let text = String::from_utf8(value);
-            let value = match text {
-                Ok(text) => json!({ "text": text }),
-                Err(bytes) => json!({ "hex": base::hex::encode(bytes.as_bytes()) }),
-            };
-            let page = pages.entry(page.to_string()).or_insert_with(|| json!({}));
-            page[number.to_string()] = value;
-        }
-        Ok(Value::Object(pages))
-    }
 }

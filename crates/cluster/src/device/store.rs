@@ -1,17 +1,19 @@
 //! All objects of a device: their files, what space they take, and which of them are in use.
 
-use std::collections::HashMap;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::collections::{HashMap, VecDeque};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Error, Result};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use proto::cluster::ObjectId;
 
 use super::commit::{Commits, Pending, Ticket};
+use super::file::ObjectFile;
 use super::object::{Object, missing};
 use super::tables::{Change, ObjectRow, Tables};
 use crate::problem::{Answer, Problem, Word};
@@ -26,6 +28,9 @@ const RESERVE_BYTES: u64 = 64 << 20;
 /// Most objects in one answer.
 const LIST_MAX: usize = 1000;
 
+/// Most bytes of recent appends that are kept in memory.
+const RECENT_BYTES_MAX: u64 = 128 << 20;
+
 /// All objects.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -37,6 +42,15 @@ pub(super) struct Store {
     usage: Mutex<HashMap<u32, u64>>,
     count: AtomicU64,
     dirty: AtomicU64,
+    recent: Mutex<RecentAppends>,
+    recent_bytes_max: u64,
+}
+
+/// What was appended lately, in that order: where it begins, and its length.
+#[derive(Debug, Default)]
+struct RecentAppends {
+    order: VecDeque<((ObjectId, u64), u64)>,
+    bytes: u64,
 }
 
 impl Store {
@@ -52,6 +66,8 @@ impl Store {
             usage: Mutex::default(),
             count: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
+            recent: Mutex::default(),
+            recent_bytes_max: recent_bytes_max(),
         };
         store.count_all()?;
         store.finish_writes()?;
@@ -147,10 +163,7 @@ impl Store {
             return Err(Problem::new(Word::Exists, format!("there is an object {id} already")));
         }
         let failed = |error| Error::from_io(format!("create object {id}"), error);
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path);
-        let folder = File::open(folder).map_err(failed)?;
-        let object = Object::create(id, file.map_err(failed)?, folder, layout);
+        let object = Object::create(id, ObjectFile::create(&path, folder).map_err(failed)?, layout);
         self.make_room(&mut open);
         open.insert(id, Arc::new(object));
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +177,7 @@ impl Store {
             return Ok(Arc::clone(object));
         }
         let (row, pieces) = self.tables.whole_object(id)?.ok_or_else(|| missing(id))?;
-        let file = match OpenOptions::new().read(true).write(true).open(self.path(id)) {
+        let file = match ObjectFile::open(&self.path(id), !row.sealed) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let detail = format!("the file of object {id} is missing: read it from the other components");
@@ -190,12 +203,15 @@ impl Store {
         &self,
         id: ObjectId,
         at: u64,
-        content: &[u8],
+        content: &Bytes,
         fence: u32,
         durable: bool,
     ) -> Answer<()> {
         self.has_room(id.group, content.len() as u64)?;
         let grown = self.get(id)?.append(at, content, fence)?;
+        if grown > 0 {
+            self.remember((id, at), grown);
+        }
         self.resized(id.group, grown, 0);
         let dirty = self.dirty.fetch_add(grown, Ordering::Relaxed) + grown;
         if durable {
@@ -204,6 +220,21 @@ impl Store {
             self.flush_all()?;
         }
         Ok(())
+    }
+
+    /// What was appended there is in memory; the oldest makes room.
+    fn remember(&self, place: (ObjectId, u64), bytes: u64) {
+        let mut recent = self.recent.lock();
+        recent.bytes += bytes;
+        recent.order.push_back((place, bytes));
+        while recent.bytes > self.recent_bytes_max
+            && let Some(((id, at), bytes)) = recent.order.pop_front()
+        {
+            recent.bytes -= bytes;
+            if let Some(object) = self.open.lock().get(&id) {
+                object.forget(at);
+            }
+        }
     }
 
     /// Writes over what is there.
@@ -386,6 +417,13 @@ impl Store {
     }
 }
 
+/// How much memory recent appends may take: little where there is little.
+fn recent_bytes_max() -> u64 {
+    let system = rustix::system::sysinfo();
+    let memory = system.totalram.saturating_mul(system.mem_unit.into());
+    (memory / 64).min(RECENT_BYTES_MAX)
+}
+
 /// Makes a folder, durably, if it is missing.
 fn make_folder(path: &Path) -> Result<()> {
     if path.is_dir() {
@@ -394,5 +432,5 @@ fn make_folder(path: &Path) -> Result<()> {
     let failed = |error| Error::from_io(format!("make the folder `{}`", path.display()), error);
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
     let parent = path.parent().unwrap_or(Path::new("/"));
-    File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)
+    std::fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)
 }

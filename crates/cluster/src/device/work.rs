@@ -1,9 +1,14 @@
-//! Where commands wait for the disk.
+//! Where commands wait for the disk, and where their bodies come into memory.
 
 use std::sync::Arc;
 
+use axum::body::{Body, HttpBody as _};
+use bytes::Bytes;
+use futures::StreamExt as _;
+
 use super::Device;
-use crate::problem::{Answer, Problem};
+use crate::buffers::Buffers;
+use crate::problem::{Answer, Problem, Word};
 
 /// Runs what waits for the disk where it holds nobody up.
 pub(super) async fn blocking<T: Send + 'static>(
@@ -13,4 +18,25 @@ pub(super) async fn blocking<T: Send + 'static>(
     let device = Arc::clone(device);
     let done = tokio::task::spawn_blocking(move || work(&device)).await;
     done.map_err(|error| Problem::failed("run a command", error))?
+}
+
+/// The body of a request, in a buffer that disks can take it from.
+pub(super) async fn collect(buffers: &Buffers, body: Body, bytes_max: usize) -> Answer<Bytes> {
+    let invalid = |why: String| Problem::new(Word::Invalid, why);
+    let told = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = told.unwrap_or(bytes_max);
+    let too_long = || invalid(format!("a body has at most {bytes_max} bytes"));
+    if bytes > bytes_max {
+        return Err(too_long());
+    }
+    let mut buffer = buffers.take(bytes);
+    let (mut parts, mut filled) = (body.into_data_stream(), 0);
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(|error| invalid(format!("the body broke off: {error}")))?;
+        let place = buffer.get_mut(filled..filled + part.len()).ok_or_else(too_long)?;
+        place.copy_from_slice(&part);
+        filled += part.len();
+    }
+    buffer.truncate(filled);
+    Ok(buffer.freeze())
 }

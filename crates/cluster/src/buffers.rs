@@ -1,0 +1,129 @@
+//! Memory that is used again. New memory costs a page fault for each 4 KiB, which is more than what is done with it.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+/// Where buffers begin, so that disks can read and write them without a copy.
+pub(crate) const ALIGN: usize = 4096;
+
+/// Buffers that wait to be used again.
+#[derive(Debug, Clone)]
+pub(crate) struct Buffers(Arc<Pool>);
+
+#[derive(Debug)]
+struct Pool {
+    /// By their length.
+    free: Mutex<BTreeMap<usize, Vec<Vec<u8>>>>,
+    /// Most bytes that wait.
+    bytes_max: usize,
+}
+
+impl Pool {
+    fn waiting(free: &BTreeMap<usize, Vec<Vec<u8>>>) -> usize {
+        free.iter().map(|(bytes, buffers)| bytes * buffers.len()).sum()
+    }
+}
+
+impl Buffers {
+    /// Buffers of which at most `bytes_max` bytes wait to be used again.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self(Arc::new(Pool { free: Mutex::default(), bytes_max }))
+    }
+
+    /// A buffer of `bytes` bytes that begins at a multiple of [`ALIGN`]. It holds zeros, or what was in it before.
+    pub(crate) fn take(&self, bytes: usize) -> Buffer {
+        // Few lengths, so that one that waits fits mostly.
+        let whole = bytes.next_power_of_two().max(ALIGN) + ALIGN;
+        let waiting = self.0.free.lock().get_mut(&whole).and_then(Vec::pop);
+        let memory = waiting.unwrap_or_else(|| vec![0; whole]);
+        let from = memory.as_ptr().align_offset(ALIGN);
+        Buffer { memory, from, bytes, pool: Arc::clone(&self.0) }
+    }
+}
+
+/// A buffer, which goes back to the others when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    memory: Vec<u8>,
+    from: usize,
+    bytes: usize,
+    pool: Arc<Pool>,
+}
+
+impl Buffer {
+    /// Keeps the first `bytes` bytes.
+    pub(crate) fn truncate(&mut self, bytes: usize) {
+        self.bytes = self.bytes.min(bytes);
+    }
+
+    /// What it holds, to be shared.
+    pub(crate) fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.from..self.from + self.bytes]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.from..self.from + self.bytes]
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let memory = std::mem::take(&mut self.memory);
+        let mut free = self.pool.free.lock();
+        if Pool::waiting(&free) + memory.len() <= self.pool.bytes_max {
+            free.entry(memory.len()).or_default().push(memory);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_when_the_last_share_of_it_is_gone() {
+        let buffers = Buffers::new(1 << 20);
+        let mut first = buffers.take(100_000);
+        assert_eq!((first.len(), first.as_ptr().align_offset(ALIGN)), (100_000, 0));
+        first[..3].copy_from_slice(b"abc");
+        first.truncate(3);
+        let place = first.as_ptr();
+        let shared = first.freeze();
+        let slice = shared.slice(1..);
+        drop(shared);
+        assert_ne!(buffers.take(120_000).as_ptr(), place, "somebody reads it");
+        assert_eq!(slice, "bc");
+        drop(slice);
+        let all: Vec<_> = (0..2).map(|_| buffers.take(70_000)).collect();
+        assert!(all.iter().any(|buffer| buffer.as_ptr() == place));
+    }
+
+    #[test]
+    fn no_more_wait_than_may() {
+        let buffers = Buffers::new(300_000);
+        drop((0..4).map(|_| buffers.take(100_000)).collect::<Vec<_>>());
+        assert_eq!(Pool::waiting(&buffers.0.free.lock()), 2 * (131_072 + ALIGN));
+        drop(buffers.take(400_000));
+        assert_eq!(Pool::waiting(&buffers.0.free.lock()), 2 * (131_072 + ALIGN));
+    }
+}
