@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::authority::Authority;
+use crate::buffers::Buffers;
 use crate::clock::monotonic;
 use crate::problem::{Body, Problem, Word};
 use crate::token::ClusterToken;
@@ -104,6 +105,24 @@ pub(crate) async fn send(request: RequestBuilder) -> Reply<Response> {
 /// Sends a request and takes the whole answer.
 pub(crate) async fn send_for_bytes(request: RequestBuilder) -> Reply<Bytes> {
     send(request).await?.bytes().await.map_err(|error| unreachable(&error))
+}
+
+/// Sends a request and takes the whole answer, which has `bytes` bytes, into a buffer that is used again.
+pub(crate) async fn send_for_buffer(
+    request: RequestBuilder,
+    buffers: &Buffers,
+    bytes: usize,
+) -> Reply<Bytes> {
+    let mut answer = send(request).await?;
+    let mut buffer = buffers.take(bytes);
+    let mut filled = 0;
+    let wrong = || Failure::Unreachable("an answer is longer or shorter than what was asked for".to_owned());
+    while let Some(part) = answer.chunk().await.map_err(|error| unreachable(&error))? {
+        let place = buffer.get_mut(filled..filled + part.len()).ok_or_else(wrong)?;
+        place.copy_from_slice(&part);
+        filled += part.len();
+    }
+    if filled == bytes { Ok(buffer.freeze()) } else { Err(wrong()) }
 }
 
 /// The instances of a metadata service.

@@ -15,8 +15,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::index::wants_renewal;
 use super::session::Session;
+use crate::buffers::Buffers;
 use crate::clock::monotonic;
-use crate::http::{Failure, Reply, send_for_bytes};
+use crate::http::{Failure, Reply, send_for_buffer};
 use crate::problem::Word;
 
 /// Longest wait for a component that nothing can replace.
@@ -30,6 +31,9 @@ const REMEMBERED: usize = 128;
 /// overflow (seed 002, section 4).
 const FAN_IN_MAX: usize = 16;
 
+/// Memory for answers that is kept for later ones.
+const SPARE_BYTES_MAX: usize = 64 << 20;
+
 /// Where the components of a segment are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -38,16 +42,18 @@ pub(super) struct Layout {
     pub(super) devices: Vec<DeviceId>,
 }
 
-/// How many components are asked at the same time, and how long fetches took lately.
+/// How many components are asked at the same time, how long fetches took lately, and where they go.
 #[derive(Debug)]
 pub(super) struct Turns {
     answers: Semaphore,
     took: Mutex<VecDeque<Duration>>,
+    buffers: Buffers,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { answers: Semaphore::new(FAN_IN_MAX), took: Mutex::default() }
+        let buffers = Buffers::new(SPARE_BYTES_MAX);
+        Self { answers: Semaphore::new(FAN_IN_MAX), took: Mutex::default(), buffers }
     }
 }
 
@@ -108,6 +114,7 @@ impl Known {
 /// One fetch.
 struct Fetch<'a> {
     session: &'a Session,
+    buffers: &'a Buffers,
     layout: &'a Layout,
     run: Run,
     /// What is needed of each data component.
@@ -139,7 +146,8 @@ pub(super) async fn fetch(
     let perhaps = |&device: &DeviceId| (!session.is_trusted(&map, device)).then_some(Lost::Perhaps);
     let known = layout.devices.iter().map(|device| Known { have: None, lost: perhaps(device) }).collect();
     let took = Duration::ZERO;
-    let mut fetch = Fetch { session, layout, run, needed, known, last: None, stale: false, took };
+    let buffers = &turns.buffers;
+    let mut fetch = Fetch { session, buffers, layout, run, needed, known, last: None, stale: false, took };
     fetch.all(turns).await?;
     turns.add(fetch.took);
     Ok((fetch.assemble(range), fetch.stale))
@@ -216,13 +224,13 @@ impl Fetch<'_> {
         patience: Duration,
     ) {
         let mut open: BTreeSet<usize> = wanted.iter().map(|(number, _)| *number).collect();
-        let (session, layout, run) = (self.session, self.layout, self.run);
+        let (session, buffers, layout, run) = (self.session, self.buffers, self.layout, self.run);
         let mut answers: FuturesUnordered<_> = wanted
             .into_iter()
             .map(|(number, range)| {
                 let turn = turns.split(1);
                 async move {
-                    let answer = component(session, layout, run, number, &range).await;
+                    let answer = component(session, buffers, layout, run, number, &range).await;
                     // Others need not wait for the slowest of these.
                     drop(turn);
                     (number, range, answer)
@@ -265,7 +273,8 @@ impl Fetch<'_> {
     /// The content, with what was lost computed.
     fn assemble(&self, range: Range<u64>) -> Bytes {
         let computed = self.window().map(|window| (window.clone(), self.recover(&window)));
-        let mut content = Vec::with_capacity(usize::try_from(range.end - range.start).unwrap_or(0));
+        let bytes = usize::try_from(range.end - range.start).expect("a run is bounded");
+        let (mut content, mut filled) = (self.buffers.take(bytes), 0);
         for span in self.run.spans(self.layout.width, range) {
             let number = usize::from(span.component);
             let part = span.in_part..span.in_part + span.bytes;
@@ -276,9 +285,11 @@ impl Fetch<'_> {
                 }
                 _ => self.known[number].get(part),
             };
-            content.extend_from_slice(bytes);
+            content[filled..filled + bytes.len()].copy_from_slice(bytes);
+            filled += bytes.len();
         }
-        Bytes::from(content)
+        content.truncate(filled);
+        content.freeze()
     }
 
     /// The window of the parts of lost data components.
@@ -306,6 +317,7 @@ impl Fetch<'_> {
 /// Reads a range of the part of a run on one component.
 async fn component(
     session: &Session,
+    buffers: &Buffers,
     layout: &Layout,
     run: Run,
     number: usize,
@@ -320,14 +332,12 @@ async fn component(
         let request = session.to_device(&map, layout.devices[number], Method::GET, &path, None);
         let request =
             request.header(header::RANGE, format!("bytes={from}-{}", to - 1)).timeout(COMPONENT_MAX);
-        match send_for_bytes(request).await {
-            Ok(bytes) if bytes.len() as u64 == to - from => return Ok(bytes),
-            Ok(_) => return Err(Failure::Unreachable("the component is shorter than its run".to_owned())),
+        match send_for_buffer(request, buffers, (range.end - range.start) as usize).await {
             Err(failure) if wants_renewal(&failure) && tries < 3 => {
                 tries += 1;
                 session.renew(map.epoch).await?;
             }
-            Err(failure) => return Err(failure),
+            answer => return answer,
         }
     }
 }
