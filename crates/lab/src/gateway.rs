@@ -71,7 +71,8 @@ impl Engine {
         if let Some(certificates) = tls {
             command.arg("--certs-dir").arg(certificates);
         }
-        command.args(self.drives(folder)).env("MINIO_CI_CD", "1");
+        // Without its web pages, which would listen everywhere.
+        command.args(self.drives(folder)).env("MINIO_CI_CD", "1").env("MINIO_BROWSER", "off");
         if self == Self::MinIoEc2 {
             command.env("MINIO_STORAGE_CLASS_STANDARD", "EC:2");
         }
