@@ -37,9 +37,23 @@ pub(super) struct Reads {
 struct Kept {
     which: KeptRuns,
     /// Those of `which`.
-    runs: HashMap<RunKey, Arc<OnceCell<Arc<WholeRun>>>>,
+    runs: HashMap<RunKey, Cell>,
     /// Whole contents in kept runs, by name.
     names: HashMap<String, (RunKey, Entry)>,
+}
+
+/// The place of a run, which may be on its way.
+type Cell = Arc<OnceCell<Arc<WholeRun>>>;
+
+impl Kept {
+    /// The place of a run, after others were dropped for it.
+    fn place(&mut self, key: RunKey, dropped: &[RunKey]) -> Cell {
+        for old in dropped {
+            self.runs.remove(old);
+            self.names.retain(|_, (run, _)| run != old);
+        }
+        Arc::clone(self.runs.entry(key).or_default())
+    }
 }
 
 #[derive(Debug)]
@@ -104,10 +118,9 @@ impl Reads {
         let offset = u64::from(piece.offset);
         let in_run = offset + range.start..offset + range.end;
         let bytes = match self.kept_run(piece) {
-            Some(cell) => {
-                let is_new = !cell.initialized();
+            Some((cell, ahead)) => {
                 let run = cell.get_or_try_init(|| self.whole_run(session, piece)).await?;
-                if is_new {
+                if ahead {
                     self.fetch_ahead(session, piece);
                 }
                 let slice = usize::try_from(in_run.start).ok().zip(usize::try_from(in_run.end).ok());
@@ -138,20 +151,15 @@ impl Reads {
         }
     }
 
-    /// The place of the run of `piece` among those that are kept, if it is there or belongs there.
-    fn kept_run(&self, piece: &Piece) -> Option<Arc<OnceCell<Arc<WholeRun>>>> {
+    /// The place of the run of `piece` among those that are kept, if it is there or belongs there, and whether the run
+    /// behind it is to be fetched ahead.
+    fn kept_run(&self, piece: &Piece) -> Option<(Cell, bool)> {
         let key = (piece.segment, piece.run.at);
         let mut kept = self.kept.lock();
-        match kept.which.read(piece.segment, piece.run, piece.width) {
+        match kept.which.read(piece) {
             Reading::Alone => None,
-            Reading::Kept => kept.runs.get(&key).map(Arc::clone),
-            Reading::Whole { dropped } => {
-                for old in dropped {
-                    kept.runs.remove(&old);
-                    kept.names.retain(|_, (run, _)| *run != old);
-                }
-                Some(Arc::clone(kept.runs.entry(key).or_default()))
-            }
+            Reading::Kept { ahead } => Some((kept.place(key, &[]), ahead)),
+            Reading::Whole { dropped, ahead } => Some((kept.place(key, &dropped), ahead)),
         }
     }
 
@@ -159,7 +167,7 @@ impl Reads {
     fn fetch_ahead(self: &Arc<Self>, session: &Arc<Session>, piece: &Piece) {
         let (reads, session, piece) = (Arc::clone(self), Arc::clone(session), *piece);
         let at = piece.run.end();
-        if self.kept.lock().runs.contains_key(&(piece.segment, at)) {
+        if self.kept.lock().which.has((piece.segment, at)) {
             return;
         }
         tokio::spawn(async move {
@@ -168,7 +176,11 @@ impl Reads {
             let head = reads.fetch(&session, &head, 0..DIRECTORY_HEADER_BYTES as u64).await.ok()?;
             let (_, bytes) = directory_lengths(&head)?;
             let next = Piece { run: Run { at, bytes }, ..piece };
-            let cell = reads.kept_run(&next)?;
+            let cell = {
+                let mut kept = reads.kept.lock();
+                let dropped = kept.which.fetch_ahead(next.segment, next.run, next.width)?;
+                kept.place((next.segment, at), &dropped)
+            };
             // If it fails, the reader that needs it tries again.
             cell.get_or_try_init(|| reads.whole_run(&session, &next)).await.ok().map(drop)
         });

@@ -24,6 +24,15 @@ pub(super) struct Formed {
     pub(super) holders: usize,
 }
 
+/// What waits for a run that is being fetched whole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Coming {
+    /// So many contents.
+    pub(super) contents: usize,
+    /// The run behind it is to be fetched then.
+    pub(super) ahead: bool,
+}
+
 /// A client and its state.
 pub(super) struct Client {
     pub(super) contents: Vec<Content>,
@@ -34,8 +43,8 @@ pub(super) struct Client {
     pub(super) kept: KeptRuns,
     /// Runs that were fetched whole and are kept.
     pub(super) here: HashSet<RunKey>,
-    /// Runs that are being fetched whole, and how many contents wait for them.
-    pub(super) coming: HashMap<RunKey, usize>,
+    /// Runs that are being fetched whole.
+    pub(super) coming: HashMap<RunKey, Coming>,
     pub(super) writers: Writers,
     pub(super) runs: HashMap<(usize, RunId), Formed>,
     /// Appends under way, with the bytes that are still to be sent: each sends a unit, then the next has its turn, as

@@ -9,7 +9,7 @@ use proto::cluster::{
     UNIT_BYTES,
 };
 
-use super::client::{AppendId, Client, FetchId, Formed};
+use super::client::{AppendId, Client, Coming, FetchId, Formed};
 use super::device::{Did, Disk};
 use super::layout::{Catalog, Content, Part, parts};
 use super::wiring::{on_wire, wire};
@@ -307,26 +307,33 @@ impl<'a> World<'a> {
         let Content { name, bytes } = &state.contents[content];
         let piece = self.catalog.piece(name);
         let (from, key) = (u64::from(piece.offset), (piece.segment, piece.run.at));
-        match state.kept.read(piece.segment, piece.run, piece.width) {
+        match state.kept.read(&piece) {
             Reading::Alone => {
                 let range = from..from + bytes;
                 self.fetch(client, &piece, range, What::Content);
             }
-            Reading::Kept => match state.coming.get_mut(&key) {
-                Some(waiting) => *waiting += 1,
-                None => self.finish(client),
+            Reading::Kept { ahead } => match state.coming.get_mut(&key) {
+                Some(coming) => {
+                    *coming = Coming { contents: coming.contents + 1, ahead: coming.ahead || ahead };
+                }
+                None => {
+                    self.finish(client);
+                    self.fetch_ahead(client, &piece, ahead);
+                }
             },
-            Reading::Whole { dropped } => self.fetch_run(client, &piece, &dropped, 1),
+            Reading::Whole { dropped, ahead } => {
+                self.fetch_run(client, &piece, &dropped, Coming { contents: 1, ahead });
+            }
         }
     }
 
-    /// Fetches a run whole, for which so many contents wait.
-    fn fetch_run(&mut self, client: usize, piece: &Piece, dropped: &[RunKey], waiting: usize) {
+    /// Fetches a run whole.
+    fn fetch_run(&mut self, client: usize, piece: &Piece, dropped: &[RunKey], coming: Coming) {
         let state = &mut self.clients[client];
         dropped.iter().for_each(|old| {
             state.here.remove(old);
         });
-        state.coming.insert((piece.segment, piece.run.at), waiting);
+        state.coming.insert((piece.segment, piece.run.at), coming);
         self.fetch(client, piece, 0..piece.run.content_bytes(piece.width), What::Run(*piece));
     }
 
@@ -361,8 +368,8 @@ impl<'a> World<'a> {
             What::Content => self.finish(client),
             What::Run(piece) => self.run_is_here(client, &piece),
             What::Head(next) => {
-                if let Reading::Whole { dropped } = state.kept.read(next.segment, next.run, next.width) {
-                    self.fetch_run(client, &next, &dropped, 0);
+                if let Some(dropped) = state.kept.fetch_ahead(next.segment, next.run, next.width) {
+                    self.fetch_run(client, &next, &dropped, Coming { contents: 0, ahead: false });
                 }
             }
         }
@@ -370,20 +377,22 @@ impl<'a> World<'a> {
         self.go_on(client);
     }
 
-    /// A run came whole: contents waited for it, and the run behind it is fetched ahead.
+    /// A run came whole.
     fn run_is_here(&mut self, client: usize, piece: &Piece) {
         let (state, key) = (&mut self.clients[client], (piece.segment, piece.run.at));
-        let waiting = state.coming.remove(&key).expect("it was being fetched");
+        let coming = state.coming.remove(&key).expect("it was being fetched");
         if state.kept.has(key) {
             state.here.insert(key);
         }
-        let has_next = |next: &Piece| state.kept.has((next.segment, next.run.at));
-        let next = self.catalog.next_run(piece).filter(|next| !has_next(next));
-        (0..waiting).for_each(|_| self.finish(client));
-        // One that was fetched ahead itself fetches nothing more.
-        if waiting > 0
-            && let Some(next) = next
-        {
+        (0..coming.contents).for_each(|_| self.finish(client));
+        self.fetch_ahead(client, piece, coming.ahead);
+    }
+
+    /// Fetches the run behind one that was read, if that is wanted.
+    fn fetch_ahead(&mut self, client: usize, piece: &Piece, is_wanted: bool) {
+        let has = |next: &Piece| self.clients[client].kept.has((next.segment, next.run.at));
+        let next = self.catalog.next_run(piece).filter(|next| is_wanted && !has(next));
+        if let Some(next) = next {
             self.fetch(client, &next, 0..DIRECTORY_HEADER_BYTES as u64, What::Head(next));
         }
     }
