@@ -5,13 +5,13 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::running::Running;
+use common::wire::Wire;
 use common::{Bench, assert_same};
 
 /// A part of a cluster that runs, and its port.
@@ -194,61 +194,20 @@ fn an_impostor_is_sent_nothing() {
     }
 }
 
-/// Passes on to a part, and keeps all that goes by in both directions.
-struct Wire {
-    place: String,
-    part: Arc<OnceLock<u16>>,
-    seen: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Wire {
-    fn new(seen: &Arc<Mutex<Vec<u8>>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let place = listener.local_addr().unwrap().to_string();
-        let wire = Self { place, part: Arc::default(), seen: Arc::clone(seen) };
-        let (part, seen) = (Arc::clone(&wire.part), Arc::clone(seen));
-        std::thread::spawn(move || {
-            for client in listener.incoming() {
-                let (client, port) = (client.unwrap(), *part.wait());
-                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
-                let ways = [(client.try_clone(), server.try_clone()), (Ok(server), Ok(client))];
-                for (from, to) in ways {
-                    let (mut from, mut to, seen) = (from.unwrap(), to.unwrap(), Arc::clone(&seen));
-                    std::thread::spawn(move || {
-                        let mut some = [0; 1 << 16];
-                        while let Ok(bytes @ 1..) = from.read(&mut some) {
-                            seen.lock().unwrap().extend_from_slice(&some[..bytes]);
-                            if to.write_all(&some[..bytes]).is_err() {
-                                break;
-                            }
-                        }
-                        let _ = to.shutdown(std::net::Shutdown::Write);
-                    });
-                }
-            }
-        });
-        wire
-    }
-
-    fn lead_to(&self, part: &Part) {
-        self.part.set(part.port).unwrap();
-    }
-}
-
 /// All that passes between the parts of a cluster while a disk is captured and installed.
 fn overheard(scheme: &str, words: &str) -> (Bench, Vec<u8>) {
     let bench = Bench::new();
     let seen = Arc::default();
     let to_metadata = Wire::new(&seen);
     let metadata = Part::start(&bench, &format!("metadata meta --width 2+1 {words}"));
-    to_metadata.lead_to(&metadata);
+    to_metadata.lead_to(metadata.port);
     let _devices: Vec<_> = (0..3)
         .map(|number| {
             let wire = Wire::new(&seen);
             let places = format!("--metadata {} --address {}", to_metadata.place, wire.place);
             let device =
                 Part::start(&bench, &format!("device disk-{number} {places} --domain {number} {words}"));
-            wire.lead_to(&device);
+            wire.lead_to(device.port);
             device
         })
         .collect();
@@ -265,7 +224,7 @@ fn overheard(scheme: &str, words: &str) -> (Bench, Vec<u8>) {
     }
     assert_same(&disk, &bench.path("out.img"));
     drop(metadata);
-    let seen = std::mem::take(&mut *to_metadata.seen.lock().unwrap());
+    let seen = to_metadata.take_seen();
     (bench, seen)
 }
 

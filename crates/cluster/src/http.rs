@@ -70,18 +70,8 @@ pub(crate) fn client(token: &ClusterToken, tls: bool) -> Result<Client> {
     made(Client::builder().use_preconfigured_tls(Authority::of(token)?.client()?).https_only(tls))
 }
 
-/// A client that speaks plain HTTP alone.
-pub(crate) fn plain() -> Result<Client> {
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let nobody = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("ring knows TLS 1.2 and 1.3")
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth();
-    made(Client::builder().use_preconfigured_tls(nobody))
-}
-
-fn made(builder: ClientBuilder) -> Result<Client> {
+/// A client of the cluster's programs, as `builder` wants it.
+pub(crate) fn made(builder: ClientBuilder) -> Result<Client> {
     builder
         .user_agent(concat!("diskcast/", env!("CARGO_PKG_VERSION")))
         .no_proxy()
@@ -238,13 +228,14 @@ fn unreachable(error: &reqwest::Error) -> Failure {
     }
 }
 
-fn place(url: Option<&Url>) -> String {
+/// The host and the port of a request.
+pub(crate) fn place(url: Option<&Url>) -> String {
     let place = url.and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
     place.unwrap_or_else(|| "the other side".to_owned())
 }
 
 /// What TLS says about a failed request. It lies in errors of I/O, which do not name it as their source.
-fn tls_failure<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+pub(crate) fn tls_failure<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
     let inner = |error: &'a std::io::Error| tls_failure(error.get_ref()?);
     cause.downcast_ref().or_else(|| cause.downcast_ref().and_then(inner))
 }

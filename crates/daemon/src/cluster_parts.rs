@@ -20,6 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::etcd_files::EtcdFiles;
 use crate::listener;
 
 /// Changes after which etcd is asked to drop its history.
@@ -59,8 +60,10 @@ pub enum MetadataPlace {
     Folder(PathBuf),
     /// etcd, for several instances.
     Etcd {
-        /// Its members: `http://10.0.0.1:2379`.
+        /// Its members: `https://10.0.0.1:2379`.
         members: Vec<String>,
+        /// How it and the instance recognise each other.
+        files: EtcdFiles,
         /// What the keys of this cluster begin with.
         prefix: String,
     },
@@ -164,8 +167,9 @@ pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
             let router = metadata.router();
             (router, runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await }))
         }
-        MetadataPlace::Etcd { members, prefix } => {
-            let etcd = EtcdSetting { members, prefix, lease: options.lease, history: ETCD_HISTORY };
+        MetadataPlace::Etcd { members, files, prefix } => {
+            let (access, lease) = (files.read()?, options.lease);
+            let etcd = EtcdSetting { members, access, prefix, lease, history: ETCD_HISTORY };
             let own = format!("{scheme}://{address}");
             let instance = Instance::new(Etcd::open(&etcd)?, own, options.token, setting)?;
             let router = instance.router();

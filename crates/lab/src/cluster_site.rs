@@ -13,7 +13,7 @@ use axum::serve::Listener;
 use cluster::client::{Cluster, ClusterAccess};
 use cluster::device::{Agent, AgentSetting, Device};
 use cluster::metadata::engine::Embedded;
-use cluster::metadata::etcd::{Etcd, EtcdSetting};
+use cluster::metadata::etcd::{Etcd, EtcdAccess, EtcdSetting};
 use cluster::metadata::{ClusterSetting, Instance, Metadata};
 use cluster::{Authority, ClusterToken, Width};
 use tokio::net::{TcpListener, TcpStream};
@@ -105,7 +105,8 @@ impl ClusterSite {
             (metadata.router(), self.runtime.spawn(metadata.run(stopped, |_| {})))
         } else {
             let (members, prefix) = (self.etcd.clone(), "site".to_owned());
-            let etcd = EtcdSetting { members, prefix, lease: self.lease, history: 10_000 };
+            let access = EtcdAccess::default();
+            let etcd = EtcdSetting { members, access, prefix, lease: self.lease, history: 10_000 };
             let address = format!("https://127.0.0.1:{}", self.metadata_port);
             let etcd = Etcd::open(&etcd).unwrap();
             let instance = Instance::new(etcd, address, self.token.clone(), setting).unwrap();

@@ -1,5 +1,5 @@
 //! Runs an etcd cluster on loopback for tests: Debian's `etcd`, each member a process with a folder of its own. Members
-//! can be killed, stopped and started.
+//! can be killed, stopped and started. They speak plain HTTP, or TLS, and may have users.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
@@ -8,6 +8,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+use crate::etcd_certificates;
 
 /// How long a member may take to answer.
 const START_MAX: Duration = Duration::from_secs(20);
@@ -22,6 +24,9 @@ pub struct EtcdSite {
     ports: Vec<(u16, u16)>,
     words: Vec<String>,
     members: Vec<Option<Member>>,
+    scheme: &'static str,
+    /// What `etcdctl` needs to be let in.
+    shown: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -49,8 +54,61 @@ impl EtcdSite {
     /// # Panics
     /// If etcd is not installed and `CI` is set, and if it does not start.
     #[must_use]
-    #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
     pub fn start_or_skip(folder: &Path, count: usize, words: &[&str]) -> Option<Self> {
+        Self::start_with("http", folder, count, words, &[])
+    }
+
+    /// The same with TLS, also between the members, which let in only clients with a certificate. It makes all
+    /// certificates in `folder`, each with its key (`NAME.pem`, `NAME.key`): of the authority, `ca`, of the members,
+    /// `member`, of a client, `client`; and for what is to fail, of a client with a common name, `named`, of another
+    /// authority, `other-ca`, and of a client of that, `stranger`.
+    #[must_use]
+    pub fn start_secure_or_skip(folder: &Path, count: usize, words: &[&str]) -> Option<Self> {
+        etcd_certificates::make(folder);
+        let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        let mut all: Vec<_> = ["", "peer-"]
+            .iter()
+            .flat_map(|side| {
+                let word = |word: &str| format!("--{side}{word}");
+                [
+                    vec![word("cert-file"), file("member.pem"), word("key-file"), file("member.key")],
+                    vec![word("trusted-ca-file"), file("ca.pem"), word("client-cert-auth")],
+                ]
+                .concat()
+            })
+            .collect();
+        all.extend(words.iter().map(|&word| word.to_owned()));
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        let shown = [("--cacert", "ca.pem"), ("--cert", "client.pem"), ("--key", "client.key")];
+        let shown: Vec<_> = shown.iter().flat_map(|(word, name)| [(*word).to_owned(), file(name)]).collect();
+        Self::start_with("https", folder, count, &all, &shown)
+    }
+
+    /// From now on lets in users only: `name` with `password`, who may read and write keys that begin with `prefix`.
+    /// As docs/cluster.md says.
+    pub fn enable_users(&mut self, name: &str, password: &str, prefix: &str) {
+        for words in [
+            &["user", "add", "root:of-a-test"][..],
+            &["user", "grant-role", "root", "root"],
+            &["user", "add", &format!("{name}:{password}")],
+            &["role", "add", name],
+            &["role", "grant-permission", name, "--prefix=true", "readwrite", prefix],
+            &["user", "grant-role", name, name],
+            &["auth", "enable"],
+        ] {
+            let _ = self.ctl(0, words);
+        }
+        self.shown.extend(["--user".to_owned(), "root:of-a-test".to_owned()]);
+    }
+
+    #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+    fn start_with(
+        scheme: &'static str,
+        folder: &Path,
+        count: usize,
+        words: &[&str],
+        shown: &[String],
+    ) -> Option<Self> {
         let there =
             |tool| Command::new(tool).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if let Err(why) = there("etcd").and_then(|_| there("etcdctl")) {
@@ -67,8 +125,9 @@ impl EtcdSite {
             drop(listeners);
             let ports = free.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
             let words = words.iter().map(|&word| word.to_owned()).collect();
+            let members = (0..count).map(|_| None).collect();
             let mut site =
-                Self { folder: folder.to_owned(), ports, words, members: (0..count).map(|_| None).collect() };
+                Self { folder: folder.to_owned(), ports, words, members, scheme, shown: shown.to_vec() };
             (0..count).for_each(|member| site.start(member));
             if site.wait_until_healthy() {
                 return Some(site);
@@ -83,12 +142,16 @@ impl EtcdSite {
     /// Where clients reach the members.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
-        self.ports.iter().map(|(client, _)| format!("http://127.0.0.1:{client}")).collect()
+        self.ports.iter().map(|(client, _)| self.at(*client)).collect()
+    }
+
+    fn at(&self, port: u16) -> String {
+        format!("{}://127.0.0.1:{port}", self.scheme)
     }
 
     /// Starts a member, with what its folder holds.
     pub fn start(&mut self, member: usize) {
-        let peer = |port: u16| format!("http://127.0.0.1:{port}");
+        let peer = |port: u16| self.at(port);
         let all = (0..).zip(&self.ports).map(|(at, (_, port))| format!("etcd-{at}={}", peer(*port)));
         let (client, own) = self.ports[member];
         let name = format!("etcd-{member}");
@@ -155,7 +218,8 @@ impl EtcdSite {
     #[must_use]
     pub fn try_ctl(&self, member: usize, words: &[&str]) -> Option<String> {
         let mut command = Command::new("etcdctl");
-        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.addresses()[member]]).args(words);
+        command.env("ETCDCTL_API", "3").args(["--endpoints", &self.addresses()[member]]);
+        command.args(&self.shown).args(words);
         let done = command.stderr(Stdio::null()).output().unwrap();
         done.status.success().then(|| String::from_utf8(done.stdout).unwrap())
     }
@@ -163,15 +227,13 @@ impl EtcdSite {
     /// Ends all members, and starts them anew from a snapshot that `etcdctl snapshot save` wrote.
     pub fn restore(&mut self, snapshot: &Path) {
         let count = self.members.len();
-        let all: Vec<_> = (0..)
-            .zip(&self.ports)
-            .map(|(at, (_, port))| format!("etcd-{at}=http://127.0.0.1:{port}"))
-            .collect();
+        let all: Vec<_> =
+            (0..).zip(&self.ports).map(|(at, (_, port))| format!("etcd-{at}={}", self.at(*port))).collect();
         self.members.iter_mut().for_each(|member| drop(member.take()));
         for member in 0..count {
             let name = format!("etcd-{member}");
             std::fs::remove_dir_all(self.folder.join(&name)).unwrap();
-            let own = format!("http://127.0.0.1:{}", self.ports[member].1);
+            let own = self.at(self.ports[member].1);
             let restored = Command::new("etcdctl")
                 .env("ETCDCTL_API", "3")
                 .args(["snapshot", "restore"])

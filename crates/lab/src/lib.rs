@@ -34,6 +34,7 @@ pub mod bare;
 pub mod boot;
 mod cluster_site;
 mod delay;
+mod etcd_certificates;
 mod etcd_site;
 mod fault;
 mod gateway;

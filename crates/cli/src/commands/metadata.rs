@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cluster::{ClusterToken, Width};
 use daemon::cluster_parts::{ClusterPart, MetadataOptions, MetadataPlace, serve_metadata};
+use daemon::etcd_files::EtcdFiles;
 use serde_json::json;
 
 use super::Context;
@@ -26,7 +27,8 @@ use crate::{interrupt, notify};
 Examples:
   diskcast metadata /var/lib/diskcast/metadata --cluster-token /etc/diskcast/cluster.token
   diskcast metadata meta --width 4+1 --cluster-token cluster.token
-  diskcast metadata --etcd http://etcd-1:2379,http://etcd-2:2379,http://etcd-3:2379 --listen 10.0.0.1:7400 --no-tls")]
+  diskcast metadata --etcd https://etcd-1:2379,https://etcd-2:2379,https://etcd-3:2379 --etcd-ca etcd.pem \\
+    --cluster-token cluster.token --listen 10.0.0.1:7400")]
 pub(crate) struct Args {
     /// Folder of its database, of one instance alone
     #[arg(value_name = "FOLDER", required_unless_present = "etcd", conflicts_with = "etcd")]
@@ -34,6 +36,8 @@ pub(crate) struct Args {
     /// Keep its state in etcd, for several instances: addresses of etcd's members
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub etcd: Vec<String>,
+    #[command(flatten)]
+    pub access: Access,
     /// What the keys of this cluster in etcd begin with
     #[arg(long, value_name = "NAME", default_value = "diskcast", requires = "etcd")]
     pub etcd_prefix: String,
@@ -53,6 +57,36 @@ pub(crate) struct Args {
     pub reclaim_after: Duration,
     #[command(flatten)]
     pub serving: Serving,
+}
+
+/// How etcd and an instance recognise each other.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Access {
+    /// Certificate of the authority that signed those of etcd's members, which have https:// addresses (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub etcd_ca: Option<PathBuf>,
+    /// Certificate that etcd wants to see (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_ca", requires = "etcd_key")]
+    pub etcd_certificate: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
+    pub etcd_key: Option<PathBuf>,
+    /// User of etcd
+    #[arg(long, value_name = "NAME", requires = "etcd", requires = "etcd_password_file")]
+    pub etcd_user: Option<String>,
+    /// File with the user's password
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    pub etcd_password_file: Option<PathBuf>,
+}
+
+impl Access {
+    fn files(&self) -> EtcdFiles {
+        EtcdFiles {
+            authority: self.etcd_ca.clone(),
+            certificate: self.etcd_certificate.clone().zip(self.etcd_key.clone()),
+            user: self.etcd_user.clone().zip(self.etcd_password_file.clone()),
+        }
+    }
 }
 
 /// How a part of a cluster serves.
@@ -78,7 +112,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             daemon::private_file::make_folder(folder)?;
             MetadataPlace::Folder(folder.clone())
         }
-        None => MetadataPlace::Etcd { members: args.etcd.clone(), prefix: args.etcd_prefix.clone() },
+        None => MetadataPlace::Etcd {
+            members: args.etcd.clone(),
+            files: args.access.files(),
+            prefix: args.etcd_prefix.clone(),
+        },
     };
     let token = token_in(&file)?;
     let output = context.output;

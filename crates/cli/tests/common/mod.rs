@@ -4,6 +4,7 @@
 
 pub(crate) mod between;
 pub(crate) mod running;
+pub(crate) mod wire;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};

@@ -15,8 +15,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+pub use super::access::{EtcdAccess, EtcdUser, Secret};
 use super::engine::{CHANGES_MAX, Condition, Engine, Stored, Write};
-use super::gateway::{Bytes, Failed, Gateway, KeyValue, Outcome, blocking, range};
+use super::failed::Failed;
+use super::gateway::{Bytes, Gateway, KeyValue, Outcome, blocking, range};
 use crate::clock::monotonic;
 use crate::token::random;
 
@@ -26,10 +28,12 @@ const LEASE_MIN: Duration = Duration::from_secs(2);
 const HISTORY_MAX: Duration = Duration::from_secs(3600);
 
 /// Where etcd is.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct EtcdSetting {
-    /// Its members: `http://10.0.0.1:2379`.
+    /// Its members: `https://10.0.0.1:2379`.
     pub members: Vec<String>,
+    /// How it and this instance recognise each other.
+    pub access: EtcdAccess,
     /// What the keys of this cluster begin with: one etcd can serve several.
     pub prefix: String,
     /// How long an instance that fell silent keeps the others waiting, about.
@@ -95,10 +99,11 @@ impl Etcd {
     /// Sets up the connection; nothing is asked yet.
     ///
     /// # Errors
-    /// `Invalid` without a member, `Io` if the client can't be set up.
+    /// `Invalid` without a member, with an address that is none, or with certificates that can't be used; also if the
+    /// password would pass in the clear. `Io` if the client can't be set up.
     pub fn open(setting: &EtcdSetting) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            gateway: Gateway::new(&setting.members)?,
+            gateway: Gateway::new(&setting.members, &setting.access)?,
             prefix: setting.prefix.trim_matches('/').to_owned(),
             lease: setting.lease.max(LEASE_MIN),
             history: setting.history,
@@ -122,7 +127,8 @@ impl Etcd {
     /// Takes the seat for the instance at `address`, if it is free.
     ///
     /// # Errors
-    /// `Io` if etcd does not answer, `Full` if its quota is used up, `Denied`.
+    /// `Io` if etcd does not answer, `Full` if its quota is used up; `Untrusted`, `Denied` and `Refused` say what is to
+    /// be set up differently, there or here.
     pub fn campaign(self: &Arc<Self>, address: &str) -> Result<Election> {
         let seat_key = self.seat_key();
         if let Some(found) = self.look()?.found().first() {

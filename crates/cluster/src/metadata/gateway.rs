@@ -8,11 +8,15 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use parking_lot::Mutex;
+use reqwest::header::AUTHORIZATION;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 
+use super::access::{EtcdAccess, EtcdUser, Secret};
+use super::failed::{Failed, refused, unanswered};
 use crate::clock::monotonic;
 use crate::http::with_json;
 
@@ -22,29 +26,10 @@ const MEMBER_MAX: Duration = Duration::from_secs(1);
 const COMPACT_MAX: Duration = Duration::from_secs(30);
 /// How long requests are repeated; etcd elects a leader in less.
 const TRY_MAX: Duration = Duration::from_secs(8);
+/// Longest wait for a member that verifies a password, which is slow on purpose.
+const PASSWORD_MAX: Duration = Duration::from_secs(3);
 /// Wait before all members are asked once more.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What etcd calls an exhausted quota, and a lease that has ended, in the field `code` of its errors.
-const EXHAUSTED: u64 = 8;
-const NOT_FOUND: u64 = 5;
-
-/// Why a request brought no answer.
-#[derive(Debug)]
-pub(super) enum Failed {
-    /// No member answered: the change may have been made.
-    Unknown(String),
-    /// etcd refused: nothing was changed.
-    Refused(Error),
-}
-
-impl From<Failed> for Error {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Unknown(why) => Self::new(ErrorKind::Io, format!("no member of etcd answers: {why}")),
-            Failed::Refused(error) => error,
-        }
-    }
-}
 
 /// The members of an etcd cluster.
 #[derive(Debug)]
@@ -55,6 +40,9 @@ pub(super) struct Gateway {
     /// The newest revision that an answer named.
     revision: AtomicU64,
     http: reqwest::Client,
+    user: Option<EtcdUser>,
+    /// What etcd gave the user last.
+    token: Mutex<Option<Secret>>,
     /// A thread of its own: who waits for an answer may stand in the way of other tasks.
     runtime: Option<Runtime>,
 }
@@ -149,13 +137,10 @@ struct Streamed<T> {
     result: T,
 }
 
-/// How etcd refuses.
-#[derive(Debug, Deserialize)]
-struct Refusal {
-    #[serde(default)]
-    message: String,
-    #[serde(default)]
-    code: u64,
+/// What etcd gives a user that shows the right password.
+#[derive(Deserialize)]
+struct Authenticated {
+    token: String,
 }
 
 /// A question for one key.
@@ -164,18 +149,24 @@ pub(super) fn range(key: &str) -> Value {
 }
 
 impl Gateway {
-    /// The cluster with these members: `http://10.0.0.1:2379`.
-    pub(super) fn new(members: &[String]) -> Result<Self> {
+    /// The cluster with these members: `https://10.0.0.1:2379`.
+    ///
+    /// # Errors
+    /// `Invalid` without a member, and as [`EtcdAccess::client`]; `Io` if there is no thread.
+    pub(super) fn new(members: &[String], access: &EtcdAccess) -> Result<Self> {
         let none = || Error::new(ErrorKind::Invalid, "etcd needs the address of at least one member");
         let members: Vec<_> = members.iter().map(|member| member.trim_end_matches('/').to_owned()).collect();
         members.first().ok_or_else(none)?;
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("etcd").enable_all().build();
         let failed = |error| Error::from_io("start the thread that talks to etcd", error);
+        let http = access.client(&members)?;
         Ok(Self {
             members,
             last: AtomicUsize::new(0),
             revision: AtomicU64::new(0),
-            http: crate::http::plain()?,
+            http,
+            user: access.user.clone(),
+            token: Mutex::new(None),
             runtime: Some(runtime.map_err(failed)?),
         })
     }
@@ -184,9 +175,17 @@ impl Gateway {
     /// answers: one that changes something must be such that it can't be made twice.
     pub(super) fn transact(&self, transaction: &Value) -> std::result::Result<Outcome, Failed> {
         let end = monotonic() + TRY_MAX;
+        let mut lost = false;
         let outcome: Outcome = loop {
-            match self.ask("kv/txn", transaction, MEMBER_MAX) {
+            match self.ask("kv/txn", transaction, MEMBER_MAX, &mut lost) {
                 Err(Failed::Unknown(_)) if monotonic() < end => self.pause(),
+                // Another try may still be made, or was: whoever asks can see that only in the seat. One that exceeds
+                // the quota is refused always, and `commit` looks at the seat then.
+                Err(Failed::Refused(error) | Failed::Untrusted(error) | Failed::Token(error))
+                    if lost && error.kind() != ErrorKind::Full =>
+                {
+                    return Err(Failed::Unknown(base::chain(&error)));
+                }
                 other => break other?,
             }
         };
@@ -197,20 +196,22 @@ impl Gateway {
     /// A new lease of about this length; returns its number, and how long it really lasts.
     pub(super) fn grant(&self, lasts: Duration) -> Result<(i64, Duration)> {
         let seconds = lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0);
-        let lease: Lease = self.ask("lease/grant", &json!({"TTL": seconds.to_string()}), MEMBER_MAX)?;
+        let lease: Lease =
+            self.ask("lease/grant", &json!({"TTL": seconds.to_string()}), MEMBER_MAX, &mut false)?;
         Ok((lease.id, Duration::from_secs(u64::try_from(lease.seconds).unwrap_or(0))))
     }
 
     /// Renews a lease; returns whether there still was one.
     pub(super) fn renew(&self, lease: i64) -> Result<bool> {
         let kept: Streamed<Lease> =
-            self.ask("lease/keepalive", &json!({"ID": lease.to_string()}), MEMBER_MAX)?;
+            self.ask("lease/keepalive", &json!({"ID": lease.to_string()}), MEMBER_MAX, &mut false)?;
         Ok(kept.result.seconds > 0)
     }
 
     /// Ends a lease, and all keys that it holds.
     pub(super) fn revoke(&self, lease: i64) -> Result<()> {
-        let revoked = self.ask::<Value>("lease/revoke", &json!({"ID": lease.to_string()}), MEMBER_MAX);
+        let revoked =
+            self.ask::<Value>("lease/revoke", &json!({"ID": lease.to_string()}), MEMBER_MAX, &mut false);
         match revoked {
             Err(Failed::Refused(error)) if error.kind() == ErrorKind::NotFound => Ok(()),
             other => Ok(other.map(drop)?),
@@ -219,8 +220,12 @@ impl Gateway {
 
     /// Drops the history before `revision`.
     pub(super) fn compact(&self, revision: u64) -> Result<()> {
-        let asked =
-            self.ask::<Value>("kv/compaction", &json!({"revision": revision.to_string()}), COMPACT_MAX);
+        let asked = self.ask::<Value>(
+            "kv/compaction",
+            &json!({"revision": revision.to_string()}),
+            COMPACT_MAX,
+            &mut false,
+        );
         match asked {
             // Somebody was faster.
             Err(Failed::Refused(error)) if error.kind() == ErrorKind::Invalid => Ok(()),
@@ -233,28 +238,81 @@ impl Gateway {
         self.revision.load(Ordering::Relaxed)
     }
 
-    /// Asks one member after the other, from the one that answered last, each once.
+    /// Asks one member after the other, from the one that answered last, each once. `lost` becomes true if it is not
+    /// known what came of a try.
     fn ask<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &Value,
         wait: Duration,
+        lost: &mut bool,
     ) -> std::result::Result<T, Failed> {
         let first = self.last.load(Ordering::Relaxed);
-        let mut unknown = String::new();
+        let mut failed = None;
         for at in (first..first + self.members.len()).map(|at| at % self.members.len()) {
-            let request = self.http.post(format!("{}/v3/{path}", self.members[at])).timeout(wait);
-            match self.wait_for(with_json(request, body)) {
+            match self.ask_member(at, path, body, wait) {
                 Ok(answer) => {
                     self.last.store(at, Ordering::Relaxed);
-                    return serde_json::from_slice(&answer)
-                        .map_err(|error| Failed::Unknown(format!("its answer can't be read: {error}")));
+                    return parsed(&answer);
                 }
-                Err(refused @ Failed::Refused(_)) => return Err(refused),
-                Err(Failed::Unknown(why)) => unknown = why,
+                Err(refused @ (Failed::Refused(_) | Failed::Token(_))) => return Err(refused),
+                Err(unknown @ Failed::Unknown(_)) => {
+                    *lost = true;
+                    failed = Some(unknown);
+                }
+                // What is unknown counts more.
+                Err(untrusted @ Failed::Untrusted(_)) => failed = failed.or(Some(untrusted)),
             }
         }
-        Err(Failed::Unknown(unknown))
+        Err(failed.expect("there is a member"))
+    }
+
+    /// Asks one member, with another token if the one that there is has ended.
+    fn ask_member(
+        &self,
+        at: usize,
+        path: &str,
+        body: &Value,
+        wait: Duration,
+    ) -> std::result::Result<bytes::Bytes, Failed> {
+        let token = self.token(at, None)?;
+        match self.post(at, path, body, wait, token.as_ref()) {
+            Err(Failed::Token(_)) if token.is_some() => {
+                let fresh = self.token(at, token.as_ref())?;
+                self.post(at, path, body, wait, fresh.as_ref())
+            }
+            answer => answer,
+        }
+    }
+
+    /// A token of the user, other than the one that was `refused`; a member is asked for it if there is none.
+    fn token(&self, at: usize, refused: Option<&Secret>) -> std::result::Result<Option<Secret>, Failed> {
+        let Some(user) = &self.user else { return Ok(None) };
+        blocking(|| {
+            // One asks, and the others wait for what it gets.
+            let mut token = self.token.lock();
+            if token.as_ref() == refused {
+                let body = json!({"name": user.name, "password": user.password.0});
+                let answer = self.post(at, "auth/authenticate", &body, PASSWORD_MAX, None)?;
+                *token = Some(Secret(parsed::<Authenticated>(&answer)?.token));
+            }
+            Ok(token.clone())
+        })
+    }
+
+    fn post(
+        &self,
+        at: usize,
+        path: &str,
+        body: &Value,
+        wait: Duration,
+        token: Option<&Secret>,
+    ) -> std::result::Result<bytes::Bytes, Failed> {
+        let mut request = self.http.post(format!("{}/v3/{path}", self.members[at])).timeout(wait);
+        if let Some(Secret(token)) = token {
+            request = request.header(AUTHORIZATION, token);
+        }
+        self.wait_for(with_json(request, body))
     }
 
     fn pause(&self) {
@@ -298,37 +356,13 @@ impl Drop for Gateway {
 }
 
 async fn send(request: reqwest::RequestBuilder) -> std::result::Result<bytes::Bytes, Failed> {
-    let unknown = |error: reqwest::Error| Failed::Unknown(base::chain(&error.without_url()));
-    let answer = request.send().await.map_err(unknown)?;
+    let answer = request.send().await.map_err(unanswered)?;
     let status = answer.status();
-    let body = answer.bytes().await.map_err(unknown)?;
-    if status.is_success() {
-        return Ok(body);
-    }
-    let refusal = serde_json::from_slice::<Refusal>(&body);
-    let Ok(Refusal { message, code }) = refusal else {
-        return Err(Failed::Unknown(format!("status {status}")));
-    };
-    let refused = |kind, text: String| Err(Failed::Refused(Error::new(kind, text)));
-    match code {
-        EXHAUSTED if message.contains("space") => refused(
-            ErrorKind::Full,
-            format!(
-                "{message}: the database of etcd has reached its quota, and nothing can be changed. `etcdctl compact`, \
-                 `etcdctl defrag` and `etcdctl alarm disarm` make room: docs/cluster.md"
-            ),
-        ),
-        NOT_FOUND => refused(ErrorKind::NotFound, message),
-        _ if status == reqwest::StatusCode::BAD_REQUEST => {
-            refused(ErrorKind::Invalid, format!("etcd refused: {message}"))
-        }
-        _ if status.is_client_error()
-            && status != reqwest::StatusCode::TOO_MANY_REQUESTS
-            && status != reqwest::StatusCode::REQUEST_TIMEOUT =>
-        {
-            refused(ErrorKind::Denied, format!("etcd refused: {message}"))
-        }
-        // It has no leader, or was too slow: the change may have been made.
-        _ => Err(Failed::Unknown(message)),
-    }
+    let body = answer.bytes().await.map_err(unanswered)?;
+    if status.is_success() { Ok(body) } else { Err(refused(status, &body)) }
+}
+
+fn parsed<T: DeserializeOwned>(answer: &[u8]) -> std::result::Result<T, Failed> {
+    serde_json::from_slice(answer)
+        .map_err(|error| Failed::Unknown(format!("its answer can't be read: {error}")))
 }

@@ -2,7 +2,8 @@
 //! never sees data. formats/cluster.md, section 7.
 //!
 //! - `engine` keeps small values under keys, through restarts
-//! - `etcd` does so for several instances, of which one leads; `gateway` speaks to etcd
+//! - `etcd` does so for several instances, of which one leads; `gateway` speaks to etcd, by `access`; `failed` says why
+//!   etcd does not answer
 //! - `election` which of several instances leads
 //! - `cluster` what the cluster is: its secret, its width, its map
 //! - `members` devices and clients: joins, heartbeats, leases
@@ -13,11 +14,13 @@
 //! - `records` names that only one client can create
 //! - `routes` the commands over HTTP
 
+mod access;
 mod cluster;
 mod compaction;
 mod election;
 pub mod engine;
 pub mod etcd;
+mod failed;
 mod gateway;
 mod members;
 mod queue;

@@ -5,14 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::settings::TlsSettings;
-use crate::private_file::read_private;
+use crate::pem::{certificates, private_key};
 
 /// The TLS configuration of the NBD server.
 ///
@@ -46,24 +44,6 @@ fn signed_by(path: &Path) -> Result<Arc<dyn ClientCertVerifier>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider);
     verifier.build().map(|verifier| verifier as _).map_err(|error| unfit(error.into()))
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let found =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
-    found.map_err(|error| unread(path, error))
-}
-
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    let text = read_private(path).map_err(|error| match error.kind() {
-        ErrorKind::Refused => error,
-        _ => unread(path, error),
-    })?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(|error| unread(path, error))
-}
-
-fn unread(path: &Path, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::from_source(ErrorKind::Invalid, format!("read `{}`", path.display()), error)
 }
 
 #[cfg(test)]
