@@ -231,7 +231,7 @@ fn boots(figure: &Figure, file: &Path) -> Result<()> {
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(60)
-        .build_cartesian_2d(0.0..155.0, (0.1..200.0).log_scale())?;
+        .build_cartesian_2d(0.0..155.0, (0.1..1000.0).log_scale())?;
     chart
         .configure_mesh()
         .x_desc("machines that begin at the same time")
@@ -256,7 +256,7 @@ fn boots(figure: &Figure, file: &Path) -> Result<()> {
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::MiddleRight)
+        .position(SeriesLabelPosition::UpperLeft)
         .background_style(WHITE)
         .border_style(RGBColor(215, 215, 215))
         .draw()?;
