@@ -24,9 +24,10 @@ pub(super) const GROUP: Group = Group {
 
 const DEVICES: u32 = 10;
 const CLIENTS: u64 = 60;
-/// What each has written, and reads: 256 KiB on each of eight devices at a time.
-const CONTENTS: u64 = 60;
-const CONTENT_BYTES: usize = 2 << 20;
+/// What each has written, and reads: 120 KiB on each of eight devices at a time. Longer contents would be in several
+/// segments, each of them a stream.
+const CONTENTS: u64 = 120;
+const CONTENT_BYTES: usize = 960 << 10;
 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn measure(context: &Context) -> Result<Vec<Figure>> {
@@ -50,7 +51,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let share = in_memory as f64 / all as f64;
     let bytes = (CLIENTS * CONTENTS) as f64 * CONTENT_BYTES as f64;
     let rows = json!([{ "reads": all, "in memory": in_memory, "MB/s": bytes / 1e6 / seconds }]);
-    let workload = "60 clients, 60 contents of 2 MiB each, in order";
+    let workload = "60 clients, 120 contents of 960 KiB each, in order";
     let sink = "ten device processes on one disk, caches dropped before";
     let figure = Figure::new("cluster.prefetch", &[share], "ratio", Bar::AtLeast(0.9));
     Ok(vec![figure.peer("seed 002", "60 streams, text", 0.9, "ratio").on(workload, sink).with(rows)])
