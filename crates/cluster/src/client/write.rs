@@ -129,7 +129,7 @@ impl Writes {
         let (inputs, taken) = mpsc::channel(QUEUE);
         let setting = WriterSetting {
             run_bytes: RUN_BYTES,
-            short_runs_max: 2,
+            short_runs_max: 1,
             runs_max: 8,
             component_bytes: COMPONENT_BYTES,
         };
