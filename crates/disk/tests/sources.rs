@@ -47,8 +47,10 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
+        // A program that another thread of the tests starts has its open files for a moment.
+        let gone = (0..200).any(|_| output("umount", &[&self.0]).status.success());
         // A second panic would hide the first.
-        assert!(output("umount", &[&self.0]).status.success() || std::thread::panicking());
+        assert!(gone || std::thread::panicking());
     }
 }
 

@@ -68,7 +68,7 @@ impl Family {
             Self::Mirror => (0..3000).map(Trial::Mirror).collect(),
             Self::Prune => (0..6000).map(Trial::Prune).collect(),
             Self::Peers => (0..2000).map(Trial::Peers).collect(),
-            Self::Cluster => (0..2000).map(Trial::Cluster).collect(),
+            Self::Cluster => (0..2500).map(Trial::Cluster).collect(),
         }
     }
 }

@@ -87,7 +87,11 @@ impl Drop for Loop {
         let file = fs::read(&backing);
         assert!(output("losetup -d", &[&self.0]).status.success() || std::thread::panicking());
         // A tool that looks at all devices may hold it for an instant, and the kernel keeps the file as long.
-        while file.is_ok() && fs::read(&backing).ok() == file.as_ref().ok().cloned() {
+        // What failed may have left it mounted: then that would take for ever.
+        while file.is_ok()
+            && !std::thread::panicking()
+            && fs::read(&backing).ok() == file.as_ref().ok().cloned()
+        {
             std::thread::yield_now();
         }
     }
