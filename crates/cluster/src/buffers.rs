@@ -43,6 +43,11 @@ impl Buffers {
         let from = memory.as_ptr().align_offset(ALIGN);
         Buffer { memory, from, bytes, pool: Arc::clone(&self.0) }
     }
+
+    /// An empty buffer for at most `bytes` bytes.
+    pub(crate) fn fill(&self, bytes: usize) -> Filling {
+        Filling { buffer: self.take(bytes), filled: 0 }
+    }
 }
 
 /// A buffer, which goes back to the others when it is dropped.
@@ -54,12 +59,34 @@ pub(crate) struct Buffer {
     pool: Arc<Pool>,
 }
 
-impl Buffer {
-    /// Keeps the first `bytes` bytes.
-    pub(crate) fn truncate(&mut self, bytes: usize) {
-        self.bytes = self.bytes.min(bytes);
+/// A buffer that is filled from its beginning.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    buffer: Buffer,
+    filled: usize,
+}
+
+impl Filling {
+    /// Puts `part` behind what is there; `None` if it does not fit.
+    pub(crate) fn push(&mut self, part: &[u8]) -> Option<()> {
+        self.buffer.get_mut(self.filled..self.filled + part.len())?.copy_from_slice(part);
+        self.filled += part.len();
+        Some(())
     }
 
+    /// How many bytes were put there.
+    pub(crate) fn len(&self) -> usize {
+        self.filled
+    }
+
+    /// What was put there, to be shared.
+    pub(crate) fn freeze(mut self) -> Bytes {
+        self.buffer.bytes = self.filled;
+        self.buffer.freeze()
+    }
+}
+
+impl Buffer {
     /// What it holds, to be shared.
     pub(crate) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
@@ -103,11 +130,11 @@ mod tests {
     #[test]
     fn a_buffer_is_used_again_when_the_last_share_of_it_is_gone() {
         let buffers = Buffers::new(1 << 20);
-        let mut first = buffers.take(100_000);
-        assert_eq!((first.len(), first.as_ptr().align_offset(ALIGN)), (100_000, 0));
-        first[..3].copy_from_slice(b"abc");
-        first.truncate(3);
-        let place = first.as_ptr();
+        let mut first = buffers.fill(100_000);
+        assert_eq!((first.buffer.len(), first.buffer.as_ptr().align_offset(ALIGN)), (100_000, 0));
+        first.push(b"abc").unwrap();
+        assert_eq!((first.push(&[0; 99_998]), first.len()), (None, 3));
+        let place = first.buffer.as_ptr();
         let shared = first.freeze();
         let slice = shared.slice(1..);
         drop(shared);

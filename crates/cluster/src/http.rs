@@ -104,15 +104,12 @@ pub(crate) async fn send_for_buffer(
     bytes: usize,
 ) -> Reply<Bytes> {
     let mut answer = send(request).await?;
-    let mut buffer = buffers.take(bytes);
-    let mut filled = 0;
+    let mut whole = buffers.fill(bytes);
     let wrong = || Failure::Unreachable("an answer is longer or shorter than what was asked for".to_owned());
     while let Some(part) = answer.chunk().await.map_err(|error| unreachable(&error))? {
-        let place = buffer.get_mut(filled..filled + part.len()).ok_or_else(wrong)?;
-        place.copy_from_slice(&part);
-        filled += part.len();
+        whole.push(&part).ok_or_else(wrong)?;
     }
-    if filled == bytes { Ok(buffer.freeze()) } else { Err(wrong()) }
+    if whole.len() == bytes { Ok(whole.freeze()) } else { Err(wrong()) }
 }
 
 /// The instances of a metadata service.

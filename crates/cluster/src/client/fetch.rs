@@ -274,7 +274,7 @@ impl Fetch<'_> {
     fn assemble(&self, range: Range<u64>) -> Bytes {
         let computed = self.window().map(|window| (window.clone(), self.recover(&window)));
         let bytes = usize::try_from(range.end - range.start).expect("a run is bounded");
-        let (mut content, mut filled) = (self.buffers.take(bytes), 0);
+        let mut content = self.buffers.fill(bytes);
         for span in self.run.spans(self.layout.width, range) {
             let number = usize::from(span.component);
             let part = span.in_part..span.in_part + span.bytes;
@@ -285,10 +285,8 @@ impl Fetch<'_> {
                 }
                 _ => self.known[number].get(part),
             };
-            content[filled..filled + bytes.len()].copy_from_slice(bytes);
-            filled += bytes.len();
+            content.push(bytes).expect("spans are as long as their range together");
         }
-        content.truncate(filled);
         content.freeze()
     }
 

@@ -29,14 +29,10 @@ pub(super) async fn collect(buffers: &Buffers, body: Body, bytes_max: usize) -> 
     if bytes > bytes_max {
         return Err(too_long());
     }
-    let mut buffer = buffers.take(bytes);
-    let (mut parts, mut filled) = (body.into_data_stream(), 0);
+    let (mut parts, mut whole) = (body.into_data_stream(), buffers.fill(bytes));
     while let Some(part) = parts.next().await {
         let part = part.map_err(|error| invalid(format!("the body broke off: {error}")))?;
-        let place = buffer.get_mut(filled..filled + part.len()).ok_or_else(too_long)?;
-        place.copy_from_slice(&part);
-        filled += part.len();
+        whole.push(&part).ok_or_else(too_long)?;
     }
-    buffer.truncate(filled);
-    Ok(buffer.freeze())
+    Ok(whole.freeze())
 }
