@@ -56,15 +56,21 @@ const SMALL_BYTES: u64 = 64 << 10;
 const TIME: Duration = Duration::from_secs(3);
 const SESSIONS: u64 = 6;
 pub(super) const CONTENTS: u64 = 9;
-pub(super) const CONTENT_BYTES: usize = 16 << 20;
+const CONTENT_BYTES: usize = 16 << 20;
 
-fn measure(context: &Context) -> Result<Vec<Figure>> {
+/// A rack with one client, on whose devices as many sessions have put contents.
+pub(super) fn filled(context: &Context, sessions: u64) -> Result<Rack> {
     context.calm()?;
     let rack = Rack::start(context, DEVICES, 1)?;
-    for session in 0..SESSIONS {
+    for session in 0..sessions {
         rack.put(session * CONTENTS, CONTENTS, CONTENT_BYTES)?;
     }
     rack.until("all segments to be sealed", |status| status.segments_open == 0)?;
+    Ok(rack)
+}
+
+fn measure(context: &Context) -> Result<Vec<Figure>> {
+    let rack = filled(context, SESSIONS)?;
     shape(&rack, BUFFER_BYTES)?;
     let mut all = vec![];
     for tcp in [Tcp::Then, Tcp::Now] {

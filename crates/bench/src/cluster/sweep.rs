@@ -2,9 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::incast::{
-    Brought, CONTENT_BYTES, CONTENTS, DEVICES, brought, components, read_flat, shape, striped,
-};
+use super::incast::{Brought, CONTENTS, DEVICES, brought, components, filled, read_flat, shape, striped};
 use super::rack::Rack;
 use super::tcp::Change;
 use crate::context::Context;
@@ -38,12 +36,7 @@ const SESSIONS: u64 = 2;
 const AT_ONCE: usize = 8;
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
-    context.calm()?;
-    let rack = Rack::start(context, DEVICES, 1)?;
-    for session in 0..SESSIONS {
-        rack.put(session * CONTENTS, CONTENTS, CONTENT_BYTES)?;
-    }
-    rack.until("all segments to be sealed", |status| status.segments_open == 0)?;
+    let rack = filled(context, SESSIONS)?;
     let mut settings = vec![];
     for change in CHANGES {
         let [small, large] = BUFFERS.map(|buffer_bytes| cell(&rack, change, buffer_bytes));
