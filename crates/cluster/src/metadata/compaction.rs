@@ -128,12 +128,14 @@ impl Metadata {
             let group = sealed.first()?.group;
             Some(CompactTask { segments: sealed.iter().map(|segment| segment.segment).collect(), group })
         };
+        let rebuilds = self.rebuild.lock().goes_first(monotonic(), self.lifetime / 4);
         let mut compaction = self.compaction.lock();
         if let Some(task) = compaction.given.get(&device).and_then(|given| task(given)) {
             return Some(task);
         }
         compaction.given.remove(&device);
-        while compaction.given.len() < AT_ONCE
+        while !rebuilds
+            && compaction.given.len() < AT_ONCE
             && let Some(segments) = compaction.waiting.pop_front()
         {
             if let Some(task) = task(&segments) {

@@ -10,7 +10,7 @@ use super::cluster::Metadata;
 use super::compaction::LeftComponent;
 use super::engine::{Condition, Write};
 use super::segments::{key, text};
-use crate::clock::system_s;
+use crate::clock::{monotonic, system_s};
 use crate::wire::{LayoutAttribute, RebuildSource, RebuildTask, Rebuilt, Segment, SegmentState};
 
 /// Components that one device rebuilds at the same time: one uses the link while the other waits for the slowest of its
@@ -101,6 +101,7 @@ impl Metadata {
         // What is to be moved only waits for all that is to be rebuilt.
         let moves: Vec<_> = rebuild.moves.keys().copied().collect();
         rebuild.waiting = exposed.chain(moves).filter(|task| !given.contains(task)).collect();
+        rebuild.progressed = monotonic();
         Ok(())
     }
 
@@ -280,6 +281,7 @@ impl Metadata {
             return Err(Error::new(ErrorKind::Unreachable, format!("segment {number} changed meanwhile")));
         }
         let mut rebuild = self.rebuild.lock();
+        rebuild.progressed = monotonic();
         rebuild.moves.remove(&task);
         for (device, own) in &mut rebuild.given {
             own.retain(|&(segment, component)| {
