@@ -40,7 +40,7 @@ packages=(
     nbdkit                                              # and another server, of disks of a given speed
     xz-utils zstd bzip2                                 # files that are taken for disks
     fuse3                                               # mounts, and what ends them when their process dies
-    openssh-client                                      # new host keys for installed disks
+    openssh-client openssh-server                       # new host keys for installed disks; hosts that are reached by ssh
     etcd-server etcd-client                             # where several metadata services of a cluster keep their state
     util-linux-extra                                    # what of a file is in memory (fincore)
     procps curl                                         # `kill`, and a client of the server's metrics, in tests
@@ -54,7 +54,7 @@ fi
 if [ "${1:-}" = --bench ]; then
     packages+=(
         udpcast uftp                                    # multicast as it is done today
-        nginx-light openssh-server                      # one server, many TCP streams
+        nginx-light                                     # one server, many TCP streams
         socat                                           # a chain of TCP copies
         aria2 opentracker mktorrent                     # BitTorrent
         partclone rsync                                 # capture that knows filesystems, and copies of files

@@ -106,6 +106,9 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         Command::Attach(args) if args.from.is_empty() => args.from.push(server),
         Command::Mount(args) if args.from.is_empty() => args.from.push(server),
         Command::Status(args) => drop(args.server.get_or_insert(server)),
+        Command::Deploy(args) if !args.by_ssh.to.is_empty() => {
+            args.server.server.get_or_insert(server);
+        }
         // They have a server of their own, or need none.
         Command::Attach(_)
         | Command::Mount(_)
@@ -119,6 +122,7 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         | Command::Hosts(_)
         | Command::Deploy(_)
         | Command::Agent(_)
+        | Command::Work(_)
         | Command::Switch(_)
         | Command::Cluster(_)
         | Command::Metadata(_)

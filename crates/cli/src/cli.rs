@@ -12,8 +12,8 @@ use crate::commands;
 /// The commands in the order of the help text, by what they are for.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Capture and install", &["capture", "install", "commit", "grow", "shrink", "personalize"]),
-    ("To many machines", &["serve", "fetch", "switch", "status", "doctor", "token"]),
-    ("Machines that boot from the network", &["netboot", "boot-image", "hosts", "deploy", "agent"]),
+    ("To many machines", &["serve", "fetch", "deploy", "work", "switch", "status", "doctor", "token"]),
+    ("Machines that boot from the network", &["netboot", "boot-image", "hosts", "agent"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
     (
         "Images and versions",
@@ -105,6 +105,7 @@ pub(crate) enum Command {
     Hosts(commands::hosts::Args),
     Deploy(commands::deploy::Args),
     Agent(commands::agent::Args),
+    Work(commands::work::Args),
     Switch(commands::switch::Args),
     Status(commands::status::Args),
     Doctor(commands::doctor::Args),

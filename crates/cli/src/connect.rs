@@ -159,7 +159,7 @@ pub(crate) fn place(access: &ServerAccess, kept: Option<PathBuf>) -> Result<Plac
 }
 
 /// Reads the token now.
-fn token(access: &ServerAccess) -> Result<JoinToken> {
+pub(crate) fn token(access: &ServerAccess) -> Result<JoinToken> {
     let text = match &access.token_file {
         Some(path) => read_file(path)?,
         None => std::env::var(VARIABLE).map_err(|_| {

@@ -65,6 +65,7 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Hosts(args) => commands::hosts::run(context, args),
         Command::Deploy(args) => commands::deploy::run(context, args),
         Command::Agent(args) => commands::agent::run(context, args),
+        Command::Work(_) => commands::work::run(),
         Command::BootImage(args) => commands::boot_image::run(context, args),
         Command::Switch(args) => commands::switch::run(context, args),
         Command::Doctor(args) => commands::doctor::run(context, args),

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use base::limits::{TREE_FANOUT, TREE_HEIGHT_MAX};
-use base::{Error, Result};
+use base::{Digest, Error, Result};
 
 use crate::cipher::Cipher;
 use crate::extents::{ChunkExtents, ChunkSize};
@@ -37,6 +37,17 @@ impl Root {
     #[must_use]
     pub fn height_of(chunk_count: u64) -> u8 {
         (1..TREE_HEIGHT_MAX).find(|&height| chunk_count <= span(height)).unwrap_or(TREE_HEIGHT_MAX)
+    }
+
+    /// One name for all that the tree describes: the digest of its root node; of an image without data, that of what
+    /// the root says instead.
+    #[must_use]
+    pub fn name(&self) -> Digest {
+        match self.child {
+            Child::Node { digest, .. } => digest,
+            Child::Free => Digest::of(b"free"),
+            Child::Zero => Digest::of(b"zero"),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod api;
 pub mod client;
 pub mod clock;
+pub mod deploy;
 pub mod fetch;
 pub mod interface;
 pub mod mac;

@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod code;
+pub mod deploy;
 pub mod multicast;
 pub mod peer;
 pub mod tftp;

@@ -20,6 +20,7 @@ mod beside;
 mod checkers;
 pub mod cloud;
 mod cluster;
+pub mod deploy;
 pub mod fabric;
 mod holding;
 pub mod mirror;

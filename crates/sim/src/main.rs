@@ -23,7 +23,8 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
        diskcast-sim --prune [--seed N] [--count N]
        diskcast-sim --peers [--seed N] [--count N] [--verbose]
        diskcast-sim --cluster [--seed N] [--count N]
-       diskcast-sim --until-broken [--mirror | --prune | --peers | --cluster] [--first N] [--count N]
+       diskcast-sim --deploy [--seed N] [--count N] [--hosts N]
+       diskcast-sim --until-broken [--mirror | --prune | --peers | --cluster | --deploy] [--first N] [--count N]
        diskcast-sim --cloud MACHINES demand|profile|multicast|here [--storage N] [--copies N] [--round-trip-us N]
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]
        diskcast-sim --striped read|write|boot CLIENTS DEVICES [--data N] [--parity N] [--contents N] [--at-once N]
@@ -50,6 +51,8 @@ struct Arguments {
     prune: bool,
     peers: bool,
     cluster: bool,
+    deploy: bool,
+    hosts: Option<usize>,
     until_broken: bool,
     first: usize,
 }
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Arguments { prune: true, .. } => replay_prunes,
         Arguments { peers: true, .. } => replay_peers,
         Arguments { cluster: true, .. } => replay_cluster,
+        Arguments { deploy: true, .. } => replay_deploy,
         _ => replay,
     };
     let count = arguments.count.unwrap_or(1);
@@ -178,6 +182,29 @@ fn replay_cluster(seed: u64, _: &Arguments) -> bool {
     tell(&outcome.violations)
 }
 
+fn replay_deploy(seed: u64, arguments: &Arguments) -> bool {
+    let scenario = match arguments.hosts {
+        Some(hosts) => sim::deploy::DeployScenario::large(hosts, seed),
+        None => sim::deploy::DeployScenario::mixed(seed),
+    };
+    if arguments.verbose {
+        println!("{scenario:#?}");
+    }
+    let outcome = sim::deploy::run(&scenario);
+    let counts = outcome.counts;
+    println!(
+        "seed {seed}: trace {:016x}, {} steps, {} attempts, {} ready, {} failed, {} left out, after {:.1} s",
+        outcome.trace,
+        outcome.steps,
+        outcome.attempts,
+        counts.ready,
+        counts.failed,
+        counts.left_out,
+        outcome.took.as_secs_f64(),
+    );
+    tell(&outcome.violations)
+}
+
 /// Runs trials until one breaks a rule, and prints it. Returns true if none does.
 fn search(arguments: &Arguments) -> bool {
     let family = match arguments {
@@ -185,6 +212,7 @@ fn search(arguments: &Arguments) -> bool {
         Arguments { prune: true, .. } => Family::Prune,
         Arguments { peers: true, .. } => Family::Peers,
         Arguments { cluster: true, .. } => Family::Cluster,
+        Arguments { deploy: true, .. } => Family::Deploy,
         _ => Family::Multicast,
     };
     let (first, all) = (arguments.first, family.trials().len());
@@ -277,6 +305,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         prune: false,
         peers: false,
         cluster: false,
+        deploy: false,
+        hosts: None,
         until_broken: false,
         first: 0,
     };
@@ -289,6 +319,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
             "--prune" => arguments.prune = true,
             "--peers" => arguments.peers = true,
             "--cluster" => arguments.cluster = true,
+            "--deploy" => arguments.deploy = true,
+            "--hosts" => arguments.hosts = Some(words.next()?.parse().ok()?),
             "--room" => arguments.room = Some(words.next()?.parse().ok()?),
             "--loss" => arguments.loss_per_million = words.next()?.parse().ok()?,
             "--mib" => arguments.image_mib = words.next()?.parse().ok()?,

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use base::Duration;
 
-use crate::{Room, Scenario, Violation, mirror, run, run_cluster, run_prunes, swarm};
+use crate::{Room, Scenario, Violation, deploy, mirror, run, run_cluster, run_prunes, swarm};
 
 /// The kinds of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum Family {
     Peers,
     /// Object devices, their clients and their metadata service.
     Cluster,
+    /// Deployments to many hosts.
+    Deploy,
 }
 
 /// One run that may break a rule.
@@ -42,6 +44,8 @@ pub enum Trial {
     Peers(u64),
     /// [`run_cluster`] with this seed.
     Cluster(u64),
+    /// [`deploy::DeployScenario::mixed`] with this seed.
+    Deploy(u64),
 }
 
 /// The first trial that broke a rule.
@@ -69,6 +73,7 @@ impl Family {
             Self::Prune => (0..6000).map(Trial::Prune).collect(),
             Self::Peers => (0..2000).map(Trial::Peers).collect(),
             Self::Cluster => (0..2500).map(Trial::Cluster).collect(),
+            Self::Deploy => (0..4000).map(Trial::Deploy).collect(),
         }
     }
 }
@@ -93,6 +98,7 @@ impl Trial {
             Self::Prune(seed) => run_prunes(*seed).violations,
             Self::Peers(seed) => swarm::run(&swarm::SwarmScenario::mixed(*seed)).violations,
             Self::Cluster(seed) => run_cluster(*seed).violations,
+            Self::Deploy(seed) => deploy::run(&deploy::DeployScenario::mixed(*seed)).violations,
         }
     }
 }
@@ -108,6 +114,7 @@ impl fmt::Display for Trial {
             Self::Prune(seed) => write!(f, "prune seed {seed}"),
             Self::Peers(seed) => write!(f, "peers seed {seed}"),
             Self::Cluster(seed) => write!(f, "cluster seed {seed}"),
+            Self::Deploy(seed) => write!(f, "deploy seed {seed}"),
         }
     }
 }

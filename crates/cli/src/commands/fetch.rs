@@ -151,7 +151,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             return Err(refused);
         }
     };
-    context.output.result(&record(&targets, &done), || text(args, &targets, &done))?;
+    let record = record(&targets, manifest, &done);
+    context.output.result(&record, || text(args, &targets, &done))?;
     after_install(&targets, manifest, &args.writing, context.output)?;
     match (&args.serve_for, &done.node) {
         (Some(time), Some(node)) => serve_others(context, node, *time, &stop),
@@ -275,9 +276,10 @@ fn ways(done: &FetchReport) -> Vec<(u64, &'static str)> {
     all.into_iter().filter(|(bytes, _)| *bytes > 0).collect()
 }
 
-fn record(targets: &[PathBuf], done: &FetchReport) -> serde_json::Value {
+fn record(targets: &[PathBuf], manifest: &Manifest, done: &FetchReport) -> serde_json::Value {
     json!({
-        "type": "fetched", "reference": done.reference, "target": targets[0], "targets": targets,
+        "type": "fetched", "reference": done.reference, "root": manifest.root.name().to_hex(),
+        "target": targets[0], "targets": targets,
         "transport": way(done),
         "multicast_bytes": done.multicast_bytes, "unicast_bytes": done.unicast_bytes,
         "peer_bytes": done.peer_bytes, "peers": peer_record(done),

@@ -41,6 +41,7 @@ pub(crate) mod tag;
 pub(crate) mod token;
 pub(crate) mod usage;
 pub(crate) mod verify;
+pub(crate) mod work;
 
 use crate::args::Global;
 use crate::ui::output::Output;

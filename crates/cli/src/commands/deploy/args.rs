@@ -1,0 +1,135 @@
+//! What a deployment is told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use net::deploy::Rules;
+
+use crate::args::parse::{parse_lifetime, parse_window};
+use crate::commands::hosts::{At, Terms};
+
+/// Put an image on many hosts, by ssh or by booting from the network
+///
+/// With `--to`, hosts get the image into `--target` at once, by ssh: each runs `diskcast work`, and all that fetch at
+/// the same time share one multicast. Images of a repository on this machine are served by the deploy itself; with
+/// `--server`, or `--repo https://...`, by that server. Each host is ready when its own copy is there and checked. What
+/// fails is tried again, and goes on where it was.
+///
+/// Without `--to`, machines that boot from the network take the job when they boot, or at once if they wait in our
+/// system. `diskcast hosts` shows how far they are.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "diskcast deploy [OPTIONS] <NAME> --to <HOSTS> --target <TARGET> [-- OPTIONS OF FETCH]\n       \
+                      diskcast deploy [OPTIONS] <NAME> <MACHINES>...",
+    after_help = "\
+Examples:
+  diskcast deploy web --to 'node[01-16]' --target /dev/vg0/web
+  diskcast deploy web:stable --to rack4 --inventory hosts.ini --target /srv/vm/{host}.img --wave 8 -- --grow
+  diskcast deploy web --to @deploy-web.retry
+  diskcast deploy classroom lab-07                                   boots from the network
+  diskcast deploy classroom@12 lab --wake --at 2026-12-01T22:30:00+01:00"
+)]
+pub(crate) struct Args {
+    /// `image`, `image:tag` or `image@version`
+    pub name: String,
+    /// Machines that boot from the network: by name or address of the network card, groups, or `*` for all
+    #[arg(required_unless_present = "to", conflicts_with = "to", value_name = "MACHINES")]
+    pub machines: Vec<String>,
+    /// Leave the disk as it was captured: without a host name and identity of its own
+    #[arg(long, conflicts_with = "to")]
+    pub as_captured: bool,
+    /// Grow the last partition to the end of the disk
+    #[arg(long, conflicts_with = "to")]
+    pub grow: bool,
+    /// How long the first machine waits for the others, so that they begin together
+    #[arg(long, value_name = "TIME", value_parser = parse_window, default_value = "15s")]
+    pub window: Duration,
+    #[command(flatten)]
+    pub terms: Terms,
+    #[command(flatten)]
+    pub server: At,
+    #[command(flatten)]
+    pub by_ssh: BySsh,
+}
+
+/// How hosts get it that are reached by ssh.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "By ssh")]
+pub(crate) struct BySsh {
+    /// Hosts as ssh takes them, with ranges such as `node[01-16]`; groups of the inventory; or @FILE with lines of
+    /// hosts and variables. Separated by commas; may be repeated
+    #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
+    pub to: Vec<String>,
+    /// Hosts, groups and variables, as Ansible's inventories in INI form
+    #[arg(long, value_name = "FILE", requires = "to")]
+    pub inventory: Option<PathBuf>,
+    /// Where each host gets it: a device, a volume or a file there. `{host}` and `{VARIABLE}` stand for what the host
+    /// has [default: the variable `target`]
+    #[arg(long, value_name = "TARGET", requires = "to")]
+    pub target: Option<String>,
+    /// Hosts that are at work at the same time
+    #[arg(long, value_name = "HOSTS", default_value_t = 64, requires = "to")]
+    pub at_once: usize,
+    /// Hosts of a wave: the next wave begins when all of this one are ready or given up [default: all]
+    #[arg(long, value_name = "HOSTS", requires = "to")]
+    pub wave: Option<usize>,
+    /// Time from the start of one host to that of the next
+    #[arg(long, value_name = "TIME", value_parser = parse_window, default_value = "0s", requires = "to")]
+    pub stagger: Duration,
+    /// How often a host is tried
+    #[arg(long, value_name = "TIMES", default_value_t = 3, requires = "to")]
+    pub attempts: u32,
+    /// Let no host begin any more once so many have failed
+    #[arg(long, value_name = "HOSTS", requires = "to")]
+    pub failures: Option<usize>,
+    /// A host that says nothing for so long, or gets no further for ten times as long, is tried again
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30s", requires = "to")]
+    pub silence: Duration,
+    /// Longest time for one attempt of a host [default: none]
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, requires = "to")]
+    pub host_time: Option<Duration>,
+    /// Longest time for all [default: none]
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, requires = "to")]
+    pub time: Option<Duration>,
+    /// Command that each host runs before anything is written; if it fails, the host is left as it is
+    #[arg(long, value_name = "COMMAND", requires = "to")]
+    pub before: Option<String>,
+    /// Script of this machine that runs inside the written system of each host
+    #[arg(long, value_name = "FILE", requires = "to")]
+    pub written: Option<PathBuf>,
+    /// OpenSSH's client, with options
+    #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "to")]
+    pub ssh: String,
+    /// What hosts run
+    #[arg(long, value_name = "PROGRAM", default_value = "diskcast", requires = "to")]
+    pub program: String,
+    /// Run it there by sudo, which must not ask for a password
+    #[arg(long, requires = "to")]
+    pub sudo: bool,
+    /// Address of this machine for the hosts [default: the one from which ssh reached them]
+    #[arg(long, value_name = "ADDRESS", requires = "to")]
+    pub advertise: Option<String>,
+    /// File for the hosts that got none, which `--to @FILE` takes [default: deploy-IMAGE.retry]
+    #[arg(long, value_name = "FILE", requires = "to")]
+    pub retry_file: Option<PathBuf>,
+    /// Further options of `diskcast fetch`, for each host: `-- --grow --hostname {host}`
+    #[arg(last = true, value_name = "OPTIONS OF FETCH", requires = "to")]
+    pub options: Vec<String>,
+}
+
+impl BySsh {
+    pub(super) fn rules(&self, hosts: usize) -> Rules {
+        Rules {
+            at_once: self.at_once,
+            wave: self.wave.unwrap_or(hosts),
+            stagger: self.stagger,
+            attempts: self.attempts,
+            pause: Duration::from_secs(2),
+            silence: self.silence,
+            standstill: self.silence.saturating_mul(10),
+            host_time: self.host_time,
+            time: self.time,
+            failures: self.failures,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What each host is to do.
+
+use net::api::{HostJob, WORK_FORMAT};
+use net::deploy::{Address, Host};
+
+use super::args::BySsh;
+use super::inventory::Entry;
+use super::server::Serving;
+use crate::exit::{Exit, Failure, Result};
+
+/// Variables of inventories that say how a host is reached.
+const ADDRESS: &[&str] = &["address", "ansible_host"];
+const USER: &[&str] = &["user", "ansible_user"];
+const PORT: &[&str] = &["port", "ansible_port"];
+
+/// The job of a host, but for the server.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub name: String,
+    pub target: String,
+    pub options: Vec<String>,
+    address: Address,
+    before: Option<String>,
+    written: Option<String>,
+}
+
+/// The jobs of all hosts. A variable that a host lacks is wrong usage.
+pub(super) fn drafts(by: &BySsh, entries: &[Entry]) -> Result<Vec<Draft>> {
+    let written = by.written.as_ref().map(|path| {
+        std::fs::read_to_string(path)
+            .map_err(|error| base::Error::from_io(format!("read `{}`", path.display()), error))
+    });
+    let written = written.transpose()?;
+    entries.iter().map(|entry| draft(by, entry, written.as_deref())).collect()
+}
+
+fn draft(by: &BySsh, entry: &Entry, written: Option<&str>) -> Result<Draft> {
+    let variable = |names: &[&str]| names.iter().find_map(|name| entry.variables.get(*name)).cloned();
+    let wrong = |what: String| Failure::new(Exit::Usage, format!("{}: {what}", entry.name));
+    let target = by.target.clone().or_else(|| variable(&["target"]));
+    let target = target.ok_or_else(|| {
+        wrong("nothing says where it gets the image".to_owned())
+            .hint("--target /dev/sda for all, or the variable `target` of the host in the inventory")
+    })?;
+    let (user, host) = match entry.name.rsplit_once('@') {
+        Some((user, host)) => (Some(user.to_owned()), host.to_owned()),
+        None => (None, entry.name.clone()),
+    };
+    let port = variable(PORT).map(|port| port.parse().map_err(|_| wrong(format!("`{port}` is no port"))));
+    let filled = |text: &str| fill(text, entry).map_err(&wrong);
+    Ok(Draft {
+        name: entry.name.clone(),
+        target: filled(&target)?,
+        options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
+        address: Address {
+            host: variable(ADDRESS).unwrap_or(host),
+            user: user.or_else(|| variable(USER)),
+            port: port.transpose()?,
+        },
+        before: by.before.as_deref().map(filled).transpose()?,
+        written: written.map(str::to_owned),
+    })
+}
+
+impl Draft {
+    pub(super) fn job(&self, serving: &Serving, reference: &str) -> Host {
+        let job = HostJob {
+            format: WORK_FORMAT,
+            server: serving.url.clone(),
+            token: serving.token.clone(),
+            reference: reference.to_owned(),
+            target: self.target.clone(),
+            options: self.options.clone(),
+            resume: false,
+            before: self.before.clone(),
+            written: self.written.clone(),
+        };
+        Host { name: self.name.clone(), address: self.address.clone(), job }
+    }
+}
+
+/// The targets, for a question.
+pub(super) fn targets(drafts: &[Draft]) -> String {
+    let first = &drafts[0].target;
+    if drafts.iter().all(|draft| draft.target == *first) {
+        first.clone()
+    } else {
+        format!("{first} and the like")
+    }
+}
+
+/// Puts the host's variables where their names stand in braces.
+fn fill(text: &str, entry: &Entry) -> std::result::Result<String, String> {
+    let (mut filled, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once('{') {
+        filled.push_str(before);
+        let Some((name, behind)) = after.split_once('}') else {
+            return Err(format!("`{text}`: `{{` without `}}`"));
+        };
+        let host = entry.name.rsplit_once('@').map_or(entry.name.as_str(), |(_, host)| host);
+        let value = if name == "host" { Some(host) } else { entry.variables.get(name).map(String::as_str) };
+        filled
+            .push_str(value.ok_or_else(|| format!("`{text}` needs the variable `{name}`, which it lacks"))?);
+        rest = behind;
+    }
+    Ok(filled + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_put_in() {
+        let variables = [("disk".to_owned(), "vdb".to_owned())].into();
+        let entry = Entry { name: "admin@node1".to_owned(), variables };
+        assert_eq!(fill("/dev/{disk}", &entry).as_deref(), Ok("/dev/vdb"));
+        assert_eq!(fill("/srv/{host}/{disk}.img", &entry).as_deref(), Ok("/srv/node1/vdb.img"));
+        assert!(fill("/dev/{disc}", &entry).unwrap_err().contains("`disc`"));
+        assert!(fill("/dev/{disk", &entry).is_err());
+    }
+}

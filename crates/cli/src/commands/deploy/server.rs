@@ -1,0 +1,118 @@
+//! Where hosts get the image: from a server that is there, or from this program, which serves its repository meanwhile.
+
+use std::sync::Arc;
+
+use base::Digest;
+use daemon::authority::{Claims, Right};
+use daemon::state::StateFolder;
+use daemon::{MulticastOptions, Places, ServeOptions, Server};
+use image::SignedManifest;
+use net::api::FROM_HERE;
+use net::clock::Stop;
+use net::token::JoinToken;
+use store::Repository;
+use tempfile::TempDir;
+
+use crate::commands::Context;
+use crate::commands::hosts::At;
+use crate::exit::{Exit, Failure, Result};
+use crate::{clock, connect, repository, version};
+
+/// How long the token of a deployment is good, in seconds. It ends with the server of the deployment.
+const TOKEN_SECONDS: u64 = 7 * 86_400;
+/// Lowest rate of a multicast, in bits per second.
+const RATE_FLOOR: u64 = 1_000_000;
+
+/// Where the version is.
+pub(super) enum Source {
+    Here { repository: Arc<Repository>, version: SignedManifest },
+    There { url: String, token: String, version: SignedManifest },
+}
+
+/// A server that has it, and a token for it.
+pub(super) struct Serving {
+    pub url: String,
+    pub token: String,
+    /// Serves until this is dropped; its folder goes after it.
+    _own: Option<(Server, TempDir)>,
+}
+
+impl Source {
+    /// Finds the version `name`.
+    pub(super) fn open(context: &Context, name: &str, at: &At) -> Result<Self> {
+        let reference = repository::reference(name)?;
+        let Some(server) = &at.server else {
+            let repository = Arc::new(repository::open(&context.global)?);
+            let place = repository::place(&context.global)?;
+            let version = version::find(context, &*repository, &place, &reference)?;
+            return Ok(Self::Here { repository, version });
+        };
+        let given = connect::token(&at.access)?.to_string();
+        let client = connect::client(server, &at.access, &context.global.keys, Stop::new(), context.output)?;
+        let version = version::find(context, &client, client.url(), &reference)?;
+        Ok(Self::There { url: client.url().to_owned(), token: given, version })
+    }
+
+    fn manifest(&self) -> &image::Manifest {
+        match self {
+            Self::Here { version, .. } | Self::There { version, .. } => &version.manifest,
+        }
+    }
+
+    /// The name of what is in the version, by which hosts say that they have it.
+    pub(super) fn version(&self) -> Digest {
+        self.manifest().root.name()
+    }
+
+    /// The version with its number.
+    pub(super) fn reference(&self) -> String {
+        format!("{}@{}", self.manifest().image, self.manifest().number)
+    }
+
+    /// Serves it. `address`: this machine, for the hosts.
+    pub(super) fn serve(self, address: Option<&str>) -> Result<Serving> {
+        let Self::Here { repository, version } = self else {
+            let Self::There { url, token, .. } = self else { unreachable!("there are two") };
+            return Ok(Serving { url, token, _own: None });
+        };
+        // A secret of its own: its tokens end with it.
+        let folder = tempfile::tempdir()?;
+        let state = folder.path().join("state");
+        let server = daemon::serve(ServeOptions {
+            repository,
+            state: state.clone(),
+            listen: ([0, 0, 0, 0], 0).into(),
+            tls: true,
+            multicast: Some(MulticastOptions {
+                interface: None,
+                rate_bits_per_second: None,
+                rate_floor_bits_per_second: RATE_FLOOR,
+                encrypted: true,
+                ttl: 1,
+            }),
+            token_lifetime: std::time::Duration::from_secs(TOKEN_SECONDS),
+            token_out: None,
+            places: Places::default(),
+            netboot: None,
+            log: Arc::new(|_| {}),
+        })?;
+        let token = token(&state, version.manifest.image.to_string())?;
+        let url = format!("https://{}:{}", address.unwrap_or(FROM_HERE), server.address().port());
+        Ok(Serving { url, token, _own: Some((server, folder)) })
+    }
+}
+
+/// A token that reads one image.
+fn token(state: &std::path::Path, image: String) -> Result<String> {
+    let folder = StateFolder::open(state)?;
+    let claims = Claims {
+        images: vec![image],
+        right: Right::Read,
+        expires: clock::unix_seconds() + TOKEN_SECONDS,
+        lasts: None,
+        id: None,
+    };
+    let secret = folder.authority()?.mint(&claims);
+    let secret = secret.ok_or_else(|| Failure::new(Exit::Failed, "a token could not be made"))?;
+    Ok(JoinToken { fingerprint: Some(folder.identity()?.fingerprint()), secret }.to_string())
+}

@@ -1,0 +1,191 @@
+//! The work itself: commands, one after the other, of which one may have to be ended.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use base::Digest;
+use net::api::{HostJob, HostWord};
+use net::clock::Stop;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+use super::speaker::Speaker;
+use crate::exit::{Exit, Failure, Result};
+
+/// Folder of the locks: one for each target that is worked on. All users may write there.
+const LOCKS: &str = "/run/lock";
+/// How often a lock that another holds is tried.
+const LOCK_PAUSE: Duration = Duration::from_millis(200);
+/// How long a command may take to end when the work was called off.
+const LAST_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Work that may be called off at any time.
+#[derive(Default)]
+pub(super) struct Work {
+    stop: Stop,
+    child: Mutex<Option<rustix::process::Pid>>,
+}
+
+impl Work {
+    /// Ends it: the command that runs is asked to stop, and killed if it does not.
+    pub(super) fn call_off(&self) {
+        if self.stop.is_stopped() {
+            return;
+        }
+        self.stop.stop();
+        self.signal(rustix::process::Signal::INT);
+        std::thread::park_timeout(LAST_TIME_MAX);
+        self.signal(rustix::process::Signal::KILL);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        // Held, so that it is not reaped meanwhile: its number could be another's.
+        if let Some(child) = *self.child.lock() {
+            let _ = rustix::process::kill_process(child, signal);
+        }
+    }
+
+    /// Does it. Returns the root of the version that is there now, and what the fetch reported.
+    pub(super) fn run(&self, job: &HostJob, server: &str, speaker: &Speaker) -> Result<(String, Value)> {
+        let _lock = self.lock(&job.target, speaker)?;
+        if let Some(command) = &job.before {
+            speaker.doing("runs the command before");
+            let mut shell = Command::new("sh");
+            shell.args(["-c", command]).env("DISKCAST_TARGET", &job.target);
+            self.check(shell.env("DISKCAST_IMAGE", &job.reference), "the command before the image failed")?;
+        }
+        speaker.doing("asks the server");
+        self.fetch(job, server, speaker)
+    }
+
+    /// Waits until no other work writes to `target`: an attempt that was given up may still be at it.
+    fn lock(&self, target: &str, speaker: &Speaker) -> Result<File> {
+        let path = std::fs::canonicalize(target).unwrap_or_else(|_| PathBuf::from(target));
+        let name = Digest::of(path.as_os_str().as_encoded_bytes()).to_hex();
+        let folder = if Path::new(LOCKS).is_dir() { PathBuf::from(LOCKS) } else { std::env::temp_dir() };
+        let path = folder.join(format!("diskcast-{}", &name[..32]));
+        let failed = |error| base::Error::from_io(format!("lock `{}`", path.display()), error);
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        let mut told = false;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(std::fs::TryLockError::WouldBlock) => {}
+                Err(std::fs::TryLockError::Error(error)) => return Err(failed(error).into()),
+            }
+            if !std::mem::replace(&mut told, true) {
+                speaker.doing("waits for other work on this target");
+            }
+            if !self.stop.pause(LOCK_PAUSE) {
+                return Err(called_off());
+            }
+        }
+    }
+
+    fn fetch(&self, job: &HostJob, server: &str, speaker: &Speaker) -> Result<(String, Value)> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--json", "--yes", "fetch", server, &job.reference, &job.target, "--token-file", "-"]);
+        if job.resume && Path::new(&job.target).exists() {
+            command.arg("--resume");
+        }
+        let script = job.written.as_deref().map(script).transpose()?;
+        if let Some(script) = &script {
+            command.arg("--run").arg(script.path());
+        }
+        command.args(&job.options).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = self.start(&mut command)?;
+        // It is gone if that fails, and says why.
+        let _ = child.stdin.take().expect("it is piped").write_all(job.token.as_bytes());
+        let (mut done, mut failure) = (None, None);
+        for line in BufReader::new(child.stdout.take().expect("it is piped")).lines() {
+            let Ok(record) = serde_json::from_str::<Value>(&line?) else { continue };
+            let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
+            match record["type"].as_str() {
+                Some("progress") => {
+                    let bytes = |name: &str| record[name].as_u64().unwrap_or(0);
+                    let (done_bytes, total_bytes) = (bytes("bytes"), bytes("total_bytes"));
+                    speaker.say(&HostWord::Progress { step: text("stage"), done_bytes, total_bytes });
+                }
+                Some("fetched") => done = Some((text("root"), record.clone())),
+                Some("error") => failure = Some(said(&record)),
+                _ => {}
+            }
+        }
+        let status = self.wait(child)?;
+        match (done, failure) {
+            (Some(done), None) if status.success() => Ok(done),
+            (_, Some(failure)) if !self.stop.is_stopped() => Err(failure),
+            _ if self.stop.is_stopped() => Err(called_off()),
+            _ => Err(Failure::new(Exit::Failed, format!("`diskcast fetch` ended without a word: {status}"))),
+        }
+    }
+
+    /// Runs a command to its end.
+    fn check(&self, command: &mut Command, doing: &str) -> Result<()> {
+        // What it prints is for people: standard output has words for a program.
+        let child = self.start(command.stdin(Stdio::null()).stdout(std::io::stderr()))?;
+        let status = self.wait(child)?;
+        match status.success() {
+            true => Ok(()),
+            false if self.stop.is_stopped() => Err(called_off()),
+            false => {
+                Err(Failure::new(Exit::Refused, format!("{doing}: {status}")).hint("nothing was written"))
+            }
+        }
+    }
+
+    fn start(&self, command: &mut Command) -> Result<Child> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let mut running = self.child.lock();
+        if self.stop.is_stopped() {
+            return Err(called_off());
+        }
+        let child = command.spawn().map_err(|error| base::Error::from_io(format!("run `{name}`"), error))?;
+        *running = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
+        Ok(child)
+    }
+
+    fn wait(&self, mut child: Child) -> Result<std::process::ExitStatus> {
+        // It is reaped only under the lock.
+        let pid = rustix::process::Pid::from_child(&child);
+        let exited = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        let ended = rustix::process::waitid(rustix::process::WaitId::Pid(pid), exited);
+        let mut running = self.child.lock();
+        *running = None;
+        ended.map_err(|error| base::Error::from_io("wait for a command", std::io::Error::from(error)))?;
+        Ok(child.wait()?)
+    }
+}
+
+fn called_off() -> Failure {
+    Failure::new(Exit::Interrupted, "it was called off")
+}
+
+/// The failure that a record tells.
+fn said(record: &Value) -> Failure {
+    let exit = match record["exit"].as_u64() {
+        Some(2) => Exit::Usage,
+        Some(10) => Exit::NotFound,
+        Some(11) => Exit::Refused,
+        Some(12) => Exit::Verification,
+        Some(13) => Exit::Unauthorized,
+        Some(130) => Exit::Interrupted,
+        _ => Exit::Failed,
+    };
+    let failure = Failure::new(exit, record["message"].as_str().unwrap_or("it gives no reason"));
+    match record["hint"].as_str() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// A file with a script that others cannot read.
+fn script(text: &str) -> Result<NamedTempFile> {
+    let mut file = NamedTempFile::new()?;
+    file.write_all(text.as_bytes())?;
+    Ok(file)
+}

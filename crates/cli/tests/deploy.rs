@@ -1,0 +1,184 @@
+//! Deploys the real binary's way: by OpenSSH's client, to OpenSSH's servers on hosts of a virtual network.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::running::Running;
+use common::{Bench, assert_same};
+use lab::{Sshd, Star, StarOptions};
+use serde_json::Value;
+
+const DISKCAST: &str = env!("CARGO_BIN_EXE_diskcast");
+
+/// Host 0 deploys, the others are reached by ssh.
+struct Site {
+    star: Star,
+    bench: Bench,
+    sshd: Sshd,
+    disk: PathBuf,
+}
+
+impl Site {
+    /// A network of `hosts` hosts besides host 0, and a repository with one image there. `None` where there is no lab.
+    fn new(hosts: u32, mib: usize) -> Option<Self> {
+        if !lab::available_or_skip() {
+            return None;
+        }
+        let options = StarOptions { hosts: 1 + hosts, ..StarOptions::default() };
+        let (star, bench) = (Star::build(&options).unwrap(), Bench::new());
+        let disk = bench.disk("disk.img", mib, 1);
+        assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+        let sshd = Sshd::start(&star, &star.hosts()[1..], bench.path(".").as_path()).unwrap();
+        Some(Self { star, bench, sshd, disk })
+    }
+
+    /// The command that deploys `web`, from host 0, where hosts run `program`.
+    fn command(&self, program: &str, words: &[&str]) -> Command {
+        let mut command = self.bench.command_in(self.star.host(0), "deploy web --json --yes");
+        command.args(["--ssh", &self.sshd.client(), "--program", program]);
+        command.arg("--retry-file").arg(self.bench.path("again")).args(words);
+        command
+    }
+
+    fn deploy_by(&self, program: &str, words: &[&str]) -> (Option<i32>, Vec<Value>) {
+        let output = self.command(program, words).output().unwrap();
+        (output.status.code(), records(&output))
+    }
+
+    fn deploy(&self, words: &[&str]) -> (Option<i32>, Vec<Value>) {
+        self.deploy_by(DISKCAST, words)
+    }
+
+    /// A file of hosts: `lines` begin with the number of a host.
+    fn hosts(&self, lines: &[&str]) -> String {
+        let line = |line: &&str| {
+            let (number, rest) = line.split_once(' ').unwrap_or((line, ""));
+            let host = self.star.host(number.parse().unwrap());
+            format!("host{number} address={} {rest}\n", host.ipv4())
+        };
+        std::fs::write(self.bench.path("hosts"), lines.iter().map(line).collect::<String>()).unwrap();
+        format!("@{}", self.bench.path("hosts").display())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.bench.path(name).display().to_string()
+    }
+}
+
+fn records(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let all: Vec<_> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(!all.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    all
+}
+
+/// The record of a kind; of a host if one is named.
+fn of<'a>(records: &'a [Value], kind: &str, host: Option<&str>) -> &'a Value {
+    let is_it = |record: &&Value| record["type"] == kind && host.is_none_or(|host| record["host"] == host);
+    records.iter().find(is_it).unwrap_or_else(|| panic!("no {kind} of {host:?} in {records:#?}"))
+}
+
+/// Puts another program in the place of the one that a host runs.
+fn program(site: &Site, name: &str, script: &str) -> String {
+    let path = site.path(name);
+    std::fs::write(&path, script.replace("DISKCAST", DISKCAST)).unwrap();
+    assert!(Command::new("chmod").args(["+x", &path]).status().unwrap().success());
+    path
+}
+
+#[test]
+fn hosts_get_the_image_and_those_that_can_not_are_named() {
+    let Some(site) = Site::new(3, 8) else { return };
+    let target = site.path("{host}.img");
+    // Host 4 does not exist; host 3 has no folder for its file.
+    let hosts = site.hosts(&["1", "2 note='a b'", "3"]);
+    let gone = format!("{},192.0.2.1", hosts);
+    std::fs::create_dir(site.bench.path("host3.img")).unwrap();
+    let words = ["--to", &gone, "--target", &target, "--attempts", "2"];
+    let (exit, said) = site.deploy(&words);
+    assert_eq!(exit, Some(3), "{said:#?}");
+    for host in ["host1", "host2"] {
+        assert_eq!(of(&said, "host", Some(host))["state"], "ready");
+        assert_same(&site.disk, &site.bench.path(&format!("{host}.img")));
+    }
+    let refused = of(&said, "host", Some("host3"));
+    assert_eq!(refused["state"], "failed", "{refused}");
+    let away = of(&said, "host", Some("192.0.2.1"));
+    assert!(away["why"].as_str().unwrap().contains("ssh failed"), "{away}");
+    assert_eq!(of(&said, "deployed", None)["missing"], serde_json::json!(["host3", "192.0.2.1"]));
+    // The file has those that got none, with their variables.
+    let again = std::fs::read_to_string(site.bench.path("again")).unwrap();
+    assert!(again.contains(&format!("host3 address={}", site.star.host(3).ipv4())), "{again}");
+    std::fs::remove_dir(site.bench.path("host3.img")).unwrap();
+    std::fs::write(site.bench.path("again"), again.replace("192.0.2.1\n", "")).unwrap();
+    let (exit, said) = site.deploy(&["--to", &format!("@{}", site.path("again")), "--target", &target]);
+    assert_eq!(exit, Some(0), "{said:#?}");
+    assert_same(&site.disk, &site.bench.path("host3.img"));
+}
+
+#[test]
+fn a_plan_and_wrong_usage_start_nothing() {
+    let Some(site) = Site::new(2, 1) else { return };
+    let hosts = site.hosts(&["1 disk=vda", "2 disk=vdb"]);
+    let words =
+        ["--to", &hosts, "--target", "/dev/{disk}", "--wave", "1", "-n", "--", "--hostname", "{host}"];
+    let (exit, said) = site.deploy(&words);
+    assert_eq!((exit, said.len()), (Some(0), 2));
+    assert_eq!((&said[1]["target"], &said[1]["wave"]), (&"/dev/vdb".into(), &2.into()));
+    assert_eq!(said[1]["options"], serde_json::json!(["--hostname", "host2"]));
+    let (exit, said) = site.deploy(&["--to", &hosts, "--target", "/dev/{disc}"]);
+    assert_eq!(exit, Some(2), "{said:#?}");
+    let (exit, _) = site.deploy(&["--to", &hosts]);
+    assert_eq!(exit, Some(2), "no target");
+}
+
+#[test]
+fn a_host_that_hangs_is_tried_again_and_goes_on() {
+    let Some(site) = Site::new(1, 8) else { return };
+    let (first, hosts) = (site.path("was-here"), site.hosts(&["1"]));
+    // The first attempt says that it is there, and then nothing, whatever happens.
+    let script = format!(
+        "#!/bin/sh\n[ -e {first} ] && exec DISKCAST \"$@\"\ntouch {first}\n\
+         echo '{{\"type\":\"alive\",\"doing\":\"nothing\"}}'\nexec sleep 1000\n"
+    );
+    let program = program(&site, "hangs", &script);
+    let target = site.path("{host}.img");
+    let (exit, said) = site.deploy_by(&program, &["--to", &hosts, "--target", &target, "--silence", "2s"]);
+    assert_eq!(exit, Some(0), "{said:#?}");
+    assert!(Path::new(&first).exists());
+    assert_same(&site.disk, &site.bench.path("host1.img"));
+}
+
+#[test]
+fn who_says_it_is_ready_must_have_the_version() {
+    let Some(site) = Site::new(1, 1) else { return };
+    let hosts = site.hosts(&["1"]);
+    let lie = format!("{{\"type\":\"ready\",\"root\":\"{}\",\"report\":null}}", "0".repeat(64));
+    let liar = program(&site, "liar", &format!("#!/bin/sh\necho '{lie}'\n"));
+    let (exit, said) = site.deploy_by(&liar, &["--to", &hosts, "--target", "null:"]);
+    assert_eq!(exit, Some(1));
+    let why = of(&said, "host", Some("host1"))["why"].as_str().unwrap().to_owned();
+    assert!(why.contains("another version"), "{why}");
+}
+
+#[test]
+fn ctrl_c_ends_the_work_on_the_hosts() {
+    let Some(site) = Site::new(1, 8) else { return };
+    let (hosts, target) = (site.hosts(&["1"]), site.path("{host}.img"));
+    let lock = site.path("lock");
+    // The command before runs until its host is told to stop.
+    let before = format!("echo $$ > {lock}; exec sleep 1000");
+    let words = ["--to", &hosts, "--target", &target, "--before", &before];
+    let mut running = Running::start(site.command(DISKCAST, &words));
+    while !std::fs::read_to_string(&lock).is_ok_and(|pid| pid.ends_with('\n')) {
+        std::thread::yield_now();
+    }
+    running.signal("INT");
+    assert_eq!(running.kind("host")["state"], "left_out");
+    let pid = std::fs::read_to_string(&lock).unwrap();
+    assert!(!Path::new(&format!("/proc/{}", pid.trim())).exists(), "the host goes on");
+    assert!(!site.bench.path("host1.img").exists());
+}

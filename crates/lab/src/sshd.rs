@@ -1,0 +1,102 @@
+//! Hosts of a lab that are reached by ssh: OpenSSH's server on each of them.
+
+use std::fs::create_dir_all;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base::{Error, ErrorKind, Result};
+
+use crate::{Host, Star};
+
+const PORT: u16 = 22;
+/// sshd does not start without this folder.
+const PRIVILEGE_SEPARATION: &str = "/run/sshd";
+/// Longest wait for a server.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Servers that run until this is dropped, and a key for them.
+pub struct Sshd {
+    folder: PathBuf,
+    servers: Vec<Child>,
+}
+
+impl Sshd {
+    /// Starts a server on each of `hosts`, with keys in `folder`, and waits until host 0 can reach them.
+    ///
+    /// # Errors
+    /// `Io` if a program is missing or a server does not start.
+    pub fn start<'a>(
+        star: &'a Star,
+        hosts: impl IntoIterator<Item = &'a Host>,
+        folder: &Path,
+    ) -> Result<Self> {
+        let folder = folder.join("ssh");
+        let failed = |error| Error::from_io("start servers for ssh", error);
+        create_dir_all(&folder).and_then(|()| create_dir_all(PRIVILEGE_SEPARATION)).map_err(failed)?;
+        for key in ["host", "client"] {
+            let mut command = Command::new("ssh-keygen");
+            command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key));
+            command.stdin(Stdio::null()).status().map_err(failed)?;
+        }
+        let mut sshd = Self { folder, servers: Vec::new() };
+        for host in hosts {
+            sshd.start_at(host).map_err(failed)?;
+            let address = (host.ipv4(), PORT);
+            let reached = star.host(0).run(move || wait_for(address.into()))?;
+            if !reached.join().unwrap_or(false) {
+                return Err(Error::new(ErrorKind::Io, format!("no sshd at {}", host.ipv4())));
+            }
+        }
+        Ok(sshd)
+    }
+
+    /// `MaxStartups`: with its default, sshd drops some connections when more than 10 clients log in at once.
+    fn start_at(&mut self, host: &Host) -> std::io::Result<()> {
+        let folder = self.folder.display();
+        let settings = format!(
+            "Port {PORT}\nListenAddress {}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\n\
+             PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPidFile none\nMaxStartups 1000\n\
+             MaxSessions 1000\nUseDNS no\n",
+            host.ipv4(),
+        );
+        let path = self.folder.join(format!("sshd-{}.conf", host.index()));
+        std::fs::write(&path, settings)?;
+        let mut command = host.command("/usr/sbin/sshd");
+        command.args(["-D", "-q", "-f"]).arg(&path).stdin(Stdio::null());
+        self.servers.push(command.spawn()?);
+        Ok(())
+    }
+
+    /// The client and its options: it has a key, and takes the hosts for who they say they are.
+    #[must_use]
+    pub fn client(&self) -> String {
+        format!(
+            "ssh -F none -i {}/client -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+            self.folder.display()
+        )
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            // It goes with the lab if it can't be ended here.
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "it waits for a program")]
+fn wait_for(address: std::net::SocketAddr) -> bool {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if TcpStream::connect(address).is_ok() {
+            return true;
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    false
+}

@@ -1,0 +1,115 @@
+//! What `diskcast deploy` and `diskcast work` on a host say to each other: lines of JSON on the standard streams of a
+//! program that runs there. Specified in `formats/deploy.md`.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of this format.
+pub const WORK_FORMAT: u32 = 1;
+/// In [`HostJob::server`]: the address from which the host was reached.
+pub const FROM_HERE: &str = "{here}";
+
+/// What a host is to do: the first line of its standard input. The end of that input calls it off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostJob {
+    /// [`WORK_FORMAT`].
+    pub format: u32,
+    /// The URL of the server that has the image; may contain [`FROM_HERE`].
+    pub server: String,
+    /// The token for it.
+    pub token: String,
+    /// The version: `image@number`.
+    pub reference: String,
+    /// Where it goes: a device, a volume, a file or a rule for disks.
+    pub target: String,
+    /// Further options of `diskcast fetch`.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// Whether an earlier attempt may have begun: what the target holds right is kept.
+    #[serde(default)]
+    pub resume: bool,
+    /// Command for a shell before anything is written. If it fails, nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// Script that runs inside the written system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<String>,
+}
+
+/// What a host says: a line of its standard output. [`Self::Ready`] and [`Self::Failed`] are the last ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum HostWord {
+    /// It is there, and does something that has no measure.
+    Alive {
+        /// What.
+        doing: String,
+    },
+    /// How far it is.
+    Progress {
+        /// `compare`, `install` or `verify`, in this order.
+        step: String,
+        /// Bytes of this step that are done.
+        done_bytes: u64,
+        /// Bytes of all of this step.
+        total_bytes: u64,
+    },
+    /// It has its copy, read back and checked.
+    Ready {
+        /// Digest of the tree of the version.
+        root: String,
+        /// What `diskcast fetch` reported.
+        report: serde_json::Value,
+    },
+    /// It has none.
+    Failed {
+        /// Exit code of the command that failed.
+        exit: u8,
+        /// Why.
+        message: String,
+        /// What helps.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hint: Option<String>,
+    },
+}
+
+impl HostJob {
+    /// The URL of the server, for a host that was reached from `here`; `None` if that is needed and not known.
+    #[must_use]
+    pub fn server_from(&self, here: Option<std::net::IpAddr>) -> Option<String> {
+        if !self.server.contains(FROM_HERE) {
+            return Some(self.server.clone());
+        }
+        let here = match here? {
+            std::net::IpAddr::V4(here) => here.to_string(),
+            std::net::IpAddr::V6(here) => format!("[{here}]"),
+        };
+        Some(self.server.replace(FROM_HERE, &here))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_is_where_the_host_was_reached_from() {
+        let job = |server: &str| HostJob {
+            format: WORK_FORMAT,
+            server: server.to_owned(),
+            token: String::new(),
+            reference: "web@1".to_owned(),
+            target: "/dev/sda".to_owned(),
+            options: vec![],
+            resume: false,
+            before: None,
+            written: None,
+        };
+        let from = |server: &str, here: Option<&str>| {
+            job(server).server_from(here.map(|here| here.parse().unwrap()))
+        };
+        assert_eq!(from("https://{here}:1", Some("10.0.0.1")).as_deref(), Some("https://10.0.0.1:1"));
+        assert_eq!(from("https://{here}:1", Some("fd00::1")).as_deref(), Some("https://[fd00::1]:1"));
+        assert_eq!(from("https://{here}:1", None), None);
+        assert_eq!(from("https://a:1", None).as_deref(), Some("https://a:1"));
+    }
+}

@@ -1,0 +1,127 @@
+//! Puts an image on hosts that are reached by ssh: drives [`proto::deploy`] with one program for each attempt.
+
+mod attempt;
+mod ssh;
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use crate::api::HostJob;
+use crate::clock::{Clock, Stop};
+use base::{Digest, Instant};
+use proto::deploy::{Action, Said};
+pub use proto::deploy::{Counts, Deploy, HostState, Rules};
+
+use self::attempt::Attempt;
+pub use self::ssh::{Address, Ssh};
+
+/// How often the caller is told of the time that passes, and of what changed.
+const TICK: Duration = Duration::from_millis(200);
+/// How long an attempt that is to end may take to do so by itself.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A host, and what it is to do.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Its name, for people.
+    pub name: String,
+    /// How it is reached.
+    pub address: Address,
+    /// What it is to do. [`HostJob::resume`] is set from the second attempt on.
+    pub job: HostJob,
+}
+
+/// What an attempt says.
+struct Word {
+    host: usize,
+    attempt: u32,
+    said: Said,
+}
+
+/// Deploys the version whose root is `wanted` to all `hosts`, and returns when each of them has ended. `tell` gets to
+/// know how far all is, several times a second; when `stop` is set, what runs is called off.
+pub fn run(
+    hosts: &[Host],
+    (wanted, rules): (Digest, Rules),
+    ssh: &Ssh,
+    stop: &Stop,
+    mut tell: impl FnMut(&Deploy, Instant),
+) -> Deploy {
+    let clock = Clock::start();
+    let (sender, words) = channel();
+    let mut driver = Driver { hosts, ssh, clock, sender, running: BTreeMap::new(), ending: Vec::new() };
+    let mut deploy = Deploy::new(hosts.len(), wanted, rules, clock.now());
+    let mut called_off = false;
+    loop {
+        if stop.is_stopped() && !std::mem::replace(&mut called_off, true) {
+            deploy.cancel().into_iter().for_each(|action| driver.act(action));
+        }
+        deploy.next(clock.now()).into_iter().for_each(|action| driver.act(action));
+        tell(&deploy, clock.now());
+        if deploy.is_over() {
+            return deploy;
+        }
+        driver.kill_those_that_stay();
+        let until = deploy.wakes().map_or(TICK, |at| at.since(clock.now()).min(TICK));
+        driver.hear(&mut deploy, &words, until);
+    }
+}
+
+/// The attempts that run.
+struct Driver<'a> {
+    hosts: &'a [Host],
+    ssh: &'a Ssh,
+    clock: Clock,
+    sender: Sender<Word>,
+    running: BTreeMap<usize, Attempt>,
+    /// Hosts whose attempt was asked to end, and when.
+    ending: Vec<(usize, Instant)>,
+}
+
+impl Driver<'_> {
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Start { host, attempt } => {
+                let Host { address, job, .. } = &self.hosts[host];
+                let job = HostJob { resume: attempt > 1, ..job.clone() };
+                let sender = self.sender.clone();
+                let say = move |said| drop(sender.send(Word { host, attempt, said }));
+                // What can't be started has said so.
+                if let Some(started) = Attempt::start(self.ssh.command(address), &job, say) {
+                    self.running.insert(host, started);
+                }
+            }
+            Action::Stop { host } => {
+                self.running.get(&host).into_iter().for_each(Attempt::call_off);
+                self.ending.push((host, self.clock.now()));
+            }
+        }
+    }
+
+    /// Ends those that were called off and are still there: their hosts may not be reachable any more.
+    fn kill_those_that_stay(&mut self) {
+        let now = self.clock.now();
+        let (running, ending) = (&self.running, &mut self.ending);
+        ending.retain(|(host, since)| {
+            let stays = running.contains_key(host);
+            let is_over = now.since(*since) >= GRACE;
+            if stays && is_over {
+                running[host].kill();
+            }
+            stays && !is_over
+        });
+    }
+
+    /// Takes what hosts said, for `time` at most.
+    fn hear(&mut self, deploy: &mut Deploy, words: &Receiver<Word>, time: Duration) {
+        let mut next = words.recv_timeout(time);
+        while let Ok(Word { host, attempt, said }) = next {
+            if matches!(said, Said::Ready { .. } | Said::Failed { .. }) {
+                self.running.remove(&host);
+            }
+            deploy.heard(host, attempt, said, self.clock.now());
+            next = words.try_recv().map_err(|_| RecvTimeoutError::Timeout);
+        }
+    }
+}
