@@ -15,6 +15,7 @@ mod cold;
 mod commits;
 mod context;
 mod crew;
+mod deploy;
 mod devices;
 mod disks;
 mod fetch;
@@ -100,6 +101,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
     &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
     &[&netboot::GROUP, &netboot::THREE],
+    &[&deploy::GROUP],
     &[&coder::GROUP],
     cluster::GROUPS,
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],

@@ -122,6 +122,7 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         | Command::Hosts(_)
         | Command::Deploy(_)
         | Command::Agent(_)
+        | Command::BootAgent(_)
         | Command::Work(_)
         | Command::Switch(_)
         | Command::Cluster(_)

@@ -12,8 +12,11 @@ use crate::commands;
 /// The commands in the order of the help text, by what they are for.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Capture and install", &["capture", "install", "commit", "grow", "shrink", "personalize"]),
-    ("To many machines", &["serve", "fetch", "deploy", "work", "switch", "status", "doctor", "token"]),
-    ("Machines that boot from the network", &["netboot", "boot-image", "hosts", "agent"]),
+    (
+        "To many machines",
+        &["serve", "fetch", "deploy", "agent", "work", "switch", "status", "doctor", "token"],
+    ),
+    ("Machines that boot from the network", &["netboot", "boot-image", "hosts", "boot-agent"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
     (
         "Images and versions",
@@ -104,6 +107,7 @@ pub(crate) enum Command {
     BootImage(commands::boot_image::Args),
     Hosts(commands::hosts::Args),
     Deploy(commands::deploy::Args),
+    BootAgent(commands::boot_agent::Args),
     Agent(commands::agent::Args),
     Work(commands::work::Args),
     Switch(commands::switch::Args),

@@ -193,6 +193,11 @@ pub(crate) fn default_disks_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("disks"))
 }
 
+/// Default folder of the images that a host keeps.
+pub(crate) fn default_kept_folder() -> Result<PathBuf> {
+    Ok(data_folder()?.join("kept"))
+}
+
 /// Default folder of the disks of a mount.
 pub(crate) fn default_mount_folder() -> Result<PathBuf> {
     Ok(data_folder()?.join("mount"))

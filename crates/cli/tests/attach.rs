@@ -478,7 +478,7 @@ fn systemd_is_told_when_a_service_is_ready_and_finds_no_fault_in_the_units() {
     let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd");
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no"]);
-    for unit in ["diskcast-attach@.service", "diskcast-serve.service"] {
+    for unit in ["diskcast-attach@.service", "diskcast-serve.service", "diskcast-agent.service"] {
         // The program is not installed on test machines.
         let text = std::fs::read_to_string(units.join(unit)).unwrap();
         assert!(text.contains("=/usr/bin/diskcast "));

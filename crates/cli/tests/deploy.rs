@@ -24,6 +24,11 @@ struct Site {
 impl Site {
     /// A network of `hosts` hosts besides host 0, and a repository with one image there. `None` where there is no lab.
     fn new(hosts: u32, mib: usize) -> Option<Self> {
+        Self::prepared(hosts, mib, |_| {})
+    }
+
+    /// The same, with what `prepare` does before servers start: they see no mounts that come later.
+    fn prepared(hosts: u32, mib: usize, prepare: impl FnOnce(&Bench)) -> Option<Self> {
         if !lab::available_or_skip() {
             return None;
         }
@@ -31,6 +36,7 @@ impl Site {
         let (star, bench) = (Star::build(&options).unwrap(), Bench::new());
         let disk = bench.disk("disk.img", mib, 1);
         assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+        prepare(&bench);
         let sshd = Sshd::start(&star, &star.hosts()[1..], bench.path(".").as_path()).unwrap();
         Some(Self { star, bench, sshd, disk })
     }
@@ -181,4 +187,112 @@ fn ctrl_c_ends_the_work_on_the_hosts() {
     let pid = std::fs::read_to_string(&lock).unwrap();
     assert!(!Path::new(&format!("/proc/{}", pid.trim())).exists(), "the host goes on");
     assert!(!site.bench.path("host1.img").exists());
+}
+
+/// What hosts run so that each keeps its images in a folder of its own, `kept-ADDRESS` in `folder`.
+fn keeping(site: &Site, folder: &str) -> String {
+    let script = format!(
+        "#!/bin/sh\nset -- \"$1\" --kept {folder}/kept-$(echo $SSH_CONNECTION | cut -d ' ' -f 3) --kept-size 1G \
+         --keep-free 0\nexec DISKCAST \"$@\"\n"
+    );
+    program(site, "keeping", &script)
+}
+
+/// The images that a host keeps.
+fn kept(site: &Site, host: u32) -> Vec<Value> {
+    let folder = format!("kept-{}", site.star.host(host).ipv4());
+    site.bench.json(&format!("agent --list --kept {folder}"))
+}
+
+#[test]
+fn the_second_copy_on_a_host_costs_no_network() {
+    let Some(site) = Site::new(1, 16) else { return };
+    let (hosts, program) = (site.hosts(&["1"]), keeping(&site, &site.path("")));
+    std::fs::create_dir(site.bench.path("vm1")).unwrap();
+    std::fs::create_dir(site.bench.path("vm2")).unwrap();
+    let received = || site.star.traffic().unwrap()[1].received.bytes;
+    let mut taken = Vec::new();
+    for machine in ["vm1", "vm2"] {
+        let (before, target) = (received(), site.path(&format!("{machine}/disk.0")));
+        let (exit, said) =
+            site.deploy_by(&program, &["--to", &hosts, "--target", &target, "--copy", "overlay"]);
+        assert_eq!(exit, Some(0), "{said:#?}");
+        taken.push(received() - before);
+        site.bench.tool(&format!("qemu-img compare -f raw -F qcow2 disk.img {machine}/disk.0"));
+    }
+    assert!(taken[0] > 4 << 20 && taken[1] < 64 << 10, "bytes that the host received: {taken:?}");
+    // What one machine writes is its own.
+    let mut io = Command::new("qemu-io");
+    io.args(["-c", "write -P 7 0 1M", "-f", "qcow2"]).arg(site.bench.path("vm1/disk.0"));
+    assert!(io.status().unwrap().success());
+    site.bench.tool("qemu-img compare -f raw -F qcow2 disk.img vm2/disk.0");
+    // A machine that exists is not written over.
+    let again = site.path("vm1/disk.0");
+    let (exit, said) = site.deploy_by(&program, &["--to", &hosts, "--target", &again, "--copy", "overlay"]);
+    assert_eq!(exit, Some(1), "{said:#?}");
+    assert!(of(&said, "host", None)["why"].as_str().unwrap().contains("exists"), "{said:#?}");
+
+    // Both keep the image's blocks, wherever their folders are moved.
+    site.bench.tool("mv vm2 moved");
+    let images = kept(&site, 1);
+    assert_eq!((images.len(), &images[0]["own_bytes"]), (1, &0.into()), "{images:?}");
+    let folder = format!("--kept kept-{} --kept-size 1 --keep-free 0", site.star.host(1).ipv4());
+    clean(&site, &folder);
+    site.bench.tool("qemu-img compare -f raw -F qcow2 disk.img moved/disk.0");
+    assert_eq!(kept(&site, 1).len(), 1, "removing it would free nothing");
+    // Of a machine that is gone nothing stays.
+    site.bench.tool("rm vm1/disk.0");
+    clean(&site, &folder);
+    assert_eq!(std::fs::read_dir(site.bench.path("vm1")).unwrap().count(), 0);
+    site.bench.tool("rm -r moved");
+    clean(&site, &folder);
+    assert_eq!(kept(&site, 1), Vec::<Value>::new());
+}
+
+/// Lets the agent look once.
+fn clean(site: &Site, words: &str) {
+    let seen = site.bench.see(&format!("agent --once {words}"));
+    assert!(seen.ends_with("exit: 0\n"), "{seen}");
+}
+
+#[test]
+fn jobs_of_one_host_fetch_the_image_once() {
+    let Some(site) = Site::new(1, 16) else { return };
+    let program = keeping(&site, &site.path(""));
+    // Three names of one host: three jobs.
+    let address = site.star.host(1).ipv4();
+    let lines: String = (1..=3).map(|number| format!("vm{number} address={address}\n")).collect();
+    std::fs::write(site.bench.path("hosts"), lines).unwrap();
+    let (hosts, target) = (format!("@{}", site.path("hosts")), site.path("{host}.qcow2"));
+    let before = site.star.traffic().unwrap()[1].received.bytes;
+    let (exit, said) = site.deploy_by(&program, &["--to", &hosts, "--target", &target, "--copy", "overlay"]);
+    assert_eq!(exit, Some(0), "{said:#?}");
+    let taken = site.star.traffic().unwrap()[1].received.bytes - before;
+    let image = site.bench.json("images")[0]["stored_bytes"].as_u64().unwrap_or(16 << 20);
+    assert!(taken < image * 3 / 2, "{taken} bytes for an image of {image}");
+    for number in 1..=3 {
+        site.bench.tool(&format!("qemu-img compare -f raw -F qcow2 disk.img vm{number}.qcow2"));
+    }
+}
+
+#[test]
+fn copies_share_blocks_where_the_filesystem_can() {
+    let mount = |bench: &Bench| {
+        bench.tool("truncate -s 320M xfs.img");
+        bench.tool("mkfs.xfs -q xfs.img");
+        bench.tool("mkdir xfs");
+        bench.tool("mount -o loop xfs.img xfs");
+    };
+    let Some(site) = Site::prepared(1, 16, mount) else { return };
+    let (hosts, program) = (site.hosts(&["1"]), keeping(&site, &site.path("xfs")));
+    for name in ["a", "b"] {
+        let target = site.path(&format!("xfs/{name}.img"));
+        let (exit, said) =
+            site.deploy_by(&program, &["--to", &hosts, "--target", &target, "--copy", "share"]);
+        assert_eq!(exit, Some(0), "{said:#?}");
+        assert_same(&site.disk, &site.bench.path(&format!("xfs/{name}.img")));
+    }
+    let images = site.bench.json(&format!("agent --list --kept xfs/kept-{}", site.star.host(1).ipv4()));
+    assert_eq!(images[0]["own_bytes"], 0, "the copies have the same blocks: {images:?}");
+    site.bench.tool("umount xfs");
 }

@@ -11,6 +11,12 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Now, by the system's clock.
+#[expect(clippy::disallowed_methods, reason = "files say when they were used")]
+pub(crate) fn now() -> SystemTime {
+    SystemTime::now()
+}
+
 /// Now in UTC, to the second, as in RFC 3339.
 #[expect(clippy::disallowed_methods, reason = "versions say when they were made")]
 pub(crate) fn now_rfc3339() -> String {

@@ -24,6 +24,7 @@ mod groups;
 mod hosts;
 pub mod identity;
 mod join;
+pub mod kept;
 mod listener;
 pub mod metrics;
 mod netboot;

@@ -2,6 +2,7 @@
 
 mod attached;
 mod global;
+mod keeping;
 pub(crate) mod parse;
 mod personal;
 mod server;
@@ -10,6 +11,7 @@ mod target;
 
 pub(crate) use attached::{DisksFolder, RunningDisk};
 pub(crate) use global::{Global, Keys};
+pub(crate) use keeping::Keeping;
 pub(crate) use personal::Own;
 pub(crate) use server::{FromServer, ServerAccess, StateFolder, There, Transport};
 pub(crate) use source::{SourceForm, Taking};

@@ -51,7 +51,7 @@ fn deploy(context: &Context, args: &Args) -> Result<()> {
         prompt::confirm(&question, "say --yes if you are sure")?;
     }
     let serving = source.serve(by.advertise.as_deref())?;
-    let jobs: Vec<_> = drafts.iter().map(|draft| draft.job(&serving, &reference)).collect();
+    let jobs: Vec<_> = drafts.iter().map(|draft| draft.job(&serving, (&reference, version))).collect();
     let ssh = Ssh {
         client: by.ssh.split_whitespace().map(str::to_owned).collect(),
         program: by.program.clone(),

@@ -279,6 +279,7 @@ fn ways(done: &FetchReport) -> Vec<(u64, &'static str)> {
 fn record(targets: &[PathBuf], manifest: &Manifest, done: &FetchReport) -> serde_json::Value {
     json!({
         "type": "fetched", "reference": done.reference, "root": manifest.root.name().to_hex(),
+        "sector_bytes": manifest.logical_sector_bytes,
         "target": targets[0], "targets": targets,
         "transport": way(done),
         "multicast_bytes": done.multicast_bytes, "unicast_bytes": done.unicast_bytes,

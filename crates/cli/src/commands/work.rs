@@ -1,6 +1,7 @@
 //! `diskcast work`: does on this host what a program elsewhere says. formats/deploy.md.
 
 mod child;
+mod copy;
 mod speaker;
 
 use std::io::{BufRead as _, Read as _};
@@ -11,6 +12,7 @@ use net::api::{HostJob, HostWord, WORK_FORMAT};
 
 use self::child::Work;
 use self::speaker::Speaker;
+use crate::args::Keeping;
 use crate::exit::{Exit, Failure, Result};
 
 /// Longest job, in bytes.
@@ -24,9 +26,12 @@ const JOB_BYTES_MAX: u64 = 1 << 20;
 #[command(after_help = "\
 Example:
   ssh lab-07 diskcast work < job.json")]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub keeping: Keeping,
+}
 
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let mut line = String::new();
     std::io::stdin().lock().take(JOB_BYTES_MAX).read_line(&mut line)?;
     let work = Arc::new(Work::default());
@@ -37,7 +42,7 @@ pub(crate) fn run() -> Result<()> {
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
         watched.call_off();
     })?;
-    let done = parse(&line).and_then(|job| work.run(&job, &server(&job)?, &speaker));
+    let done = parse(&line).and_then(|job| work.run(&job, &server(&job)?, &args.keeping, &speaker));
     let word = match done {
         Ok((root, report)) => HostWord::Ready { root, report },
         Err(failure) => {

@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
@@ -15,7 +16,7 @@ use imago::{
 };
 use rustix::fs::Advice;
 
-use super::virtual_disk::{Qcow2Header, check_qcow2};
+use super::virtual_disk::{BACKING_LEN_MAX, Qcow2Header, check_qcow2};
 use crate::file::io_error;
 use crate::{ContainerKind, Geometry, ReadAt, WriteAt, container_of, open_source};
 
@@ -48,6 +49,26 @@ pub fn open_qcow2_overlay(path: &Path, geometry: Geometry, resume: bool, base: &
         }
     };
     open(path, geometry, resume, Some((base, format)))
+}
+
+/// What the QCOW2 at `path` calls its backing file, whatever else is wrong with it; `None` if it has none, or is no
+/// QCOW2. `Io`.
+pub fn qcow2_backing(path: &Path) -> Result<Option<String>> {
+    let failed = |e: io::Error| io_error("read", path, e);
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut header = [0; 20];
+    match file.read_exact_at(&mut header, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read.map_err(failed)?,
+    }
+    let offset = u64::from_be_bytes(header[8..16].try_into().expect("eight bytes"));
+    let len = u32::from_be_bytes(header[16..].try_into().expect("four bytes"));
+    if !header.starts_with(b"QFI\xfb") || offset == 0 {
+        return Ok(None);
+    }
+    let mut name = vec![0; len.min(BACKING_LEN_MAX) as usize];
+    file.read_exact_at(&mut name, offset).map_err(failed)?;
+    Ok(Some(String::from_utf8_lossy(&name).into_owned()))
 }
 
 /// Names of formats in the header of a QCOW2.

@@ -36,7 +36,7 @@ mod field {
     pub(super) const INCOMPATIBLE: usize = 72;
 }
 /// Longest name of a backing file in bytes.
-const BACKING_LEN_MAX: u32 = 1023;
+pub(super) const BACKING_LEN_MAX: u32 = 1023;
 /// The part of an entry of a table that is an offset in the file.
 const OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
 /// The incompatible features that metadata are corrupt, and that the data lie in a file of their own: the only one that

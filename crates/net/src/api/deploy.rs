@@ -21,6 +21,11 @@ pub struct HostJob {
     pub reference: String,
     /// Where it goes: a device, a volume, a file or a rule for disks.
     pub target: String,
+    /// The name of the version's content (`Root::name`), in hexadecimal digits.
+    pub root: String,
+    /// Whether the host keeps the image and makes the target a copy of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<Copies>,
     /// Further options of `diskcast fetch`.
     #[serde(default)]
     pub options: Vec<String>,
@@ -33,6 +38,16 @@ pub struct HostJob {
     /// Script that runs inside the written system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written: Option<String>,
+}
+
+/// How a target becomes a copy of an image that its host keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Copies {
+    /// A QCOW2 that has what differs from the image.
+    Overlay,
+    /// A raw file that shares the image's blocks.
+    Share,
 }
 
 /// What a host says: a line of its standard output. [`Self::Ready`] and [`Self::Failed`] are the last ones.
@@ -99,6 +114,8 @@ mod tests {
             token: String::new(),
             reference: "web@1".to_owned(),
             target: "/dev/sda".to_owned(),
+            root: String::new(),
+            copy: None,
             options: vec![],
             resume: false,
             before: None,

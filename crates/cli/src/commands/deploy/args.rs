@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use net::api::Copies;
 use net::deploy::Rules;
 
 use crate::args::parse::{parse_lifetime, parse_window};
@@ -67,6 +68,9 @@ pub(crate) struct BySsh {
     /// has [default: the variable `target`]
     #[arg(long, value_name = "TARGET", requires = "to")]
     pub target: Option<String>,
+    /// Keep the image on each host, and make the target a copy of it: at once, if the host has the image
+    #[arg(long, value_enum, value_name = "FORM", requires = "to", conflicts_with_all = ["written", "options"])]
+    pub copy: Option<CopyForm>,
     /// Hosts that are at work at the same time
     #[arg(long, value_name = "HOSTS", default_value_t = 64, requires = "to")]
     pub at_once: usize,
@@ -115,6 +119,24 @@ pub(crate) struct BySsh {
     /// Further options of `diskcast fetch`, for each host: `-- --grow --hostname {host}`
     #[arg(last = true, value_name = "OPTIONS OF FETCH", requires = "to")]
     pub options: Vec<String>,
+}
+
+/// How a target becomes a copy of the image that its host keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum CopyForm {
+    /// A QCOW2 over the image, which has what differs
+    Overlay,
+    /// A file that shares the image's blocks, on XFS or btrfs
+    Share,
+}
+
+impl CopyForm {
+    pub(super) fn of_job(self) -> Copies {
+        match self {
+            Self::Overlay => Copies::Overlay,
+            Self::Share => Copies::Share,
+        }
+    }
 }
 
 impl BySsh {

@@ -1,9 +1,10 @@
 //! What each host is to do.
 
-use net::api::{HostJob, WORK_FORMAT};
+use base::Digest;
+use net::api::{Copies, HostJob, WORK_FORMAT};
 use net::deploy::{Address, Host};
 
-use super::args::BySsh;
+use super::args::{BySsh, CopyForm};
 use super::inventory::Entry;
 use super::server::Serving;
 use crate::exit::{Exit, Failure, Result};
@@ -20,6 +21,7 @@ pub(super) struct Draft {
     pub target: String,
     pub options: Vec<String>,
     address: Address,
+    copy: Option<Copies>,
     before: Option<String>,
     written: Option<String>,
 }
@@ -57,19 +59,22 @@ fn draft(by: &BySsh, entry: &Entry, written: Option<&str>) -> Result<Draft> {
             user: user.or_else(|| variable(USER)),
             port: port.transpose()?,
         },
+        copy: by.copy.map(CopyForm::of_job),
         before: by.before.as_deref().map(filled).transpose()?,
         written: written.map(str::to_owned),
     })
 }
 
 impl Draft {
-    pub(super) fn job(&self, serving: &Serving, reference: &str) -> Host {
+    pub(super) fn job(&self, serving: &Serving, (reference, root): (&str, Digest)) -> Host {
         let job = HostJob {
             format: WORK_FORMAT,
             server: serving.url.clone(),
             token: serving.token.clone(),
             reference: reference.to_owned(),
             target: self.target.clone(),
+            root: root.to_hex(),
+            copy: self.copy,
             options: self.options.clone(),
             resume: false,
             before: self.before.clone(),

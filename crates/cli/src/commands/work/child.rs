@@ -13,7 +13,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
+use super::copy;
 use super::speaker::Speaker;
+use crate::args::Keeping;
 use crate::exit::{Exit, Failure, Result};
 
 /// Folder of the locks: one for each target that is worked on. All users may write there.
@@ -50,7 +52,13 @@ impl Work {
     }
 
     /// Does it. Returns the root of the version that is there now, and what the fetch reported.
-    pub(super) fn run(&self, job: &HostJob, server: &str, speaker: &Speaker) -> Result<(String, Value)> {
+    pub(super) fn run(
+        &self,
+        job: &HostJob,
+        server: &str,
+        keeping: &Keeping,
+        speaker: &Speaker,
+    ) -> Result<(String, Value)> {
         let _lock = self.lock(&job.target, speaker)?;
         if let Some(command) = &job.before {
             speaker.doing("runs the command before");
@@ -59,7 +67,11 @@ impl Work {
             self.check(shell.env("DISKCAST_IMAGE", &job.reference), "the command before the image failed")?;
         }
         speaker.doing("asks the server");
-        self.fetch(job, server, speaker)
+        let fetch = |job: &HostJob| self.fetch(job, server, speaker);
+        match job.copy {
+            None => fetch(job),
+            Some(copies) => copy::make(job, copies, keeping, (&self.stop, speaker), fetch),
+        }
     }
 
     /// Waits until no other work writes to `target`: an attempt that was given up may still be at it.

@@ -1,0 +1,36 @@
+//! Images that a host keeps.
+
+use std::path::PathBuf;
+
+use daemon::kept::Bounds;
+
+use super::parse::parse_size;
+use crate::exit::Result;
+use crate::repository;
+
+/// Where images are kept, and how many.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Keeping {
+    /// Folder of the images that this host keeps [default: /var/lib/diskcast/kept for root, else in the user's data
+    /// folder]
+    #[arg(long, value_name = "FOLDER", env = "DISKCAST_KEPT", hide_env_values = true)]
+    kept: Option<PathBuf>,
+    /// Most bytes of these images, beside what machines use
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "200G",
+        env = "DISKCAST_KEPT_SIZE", hide_env_values = true)]
+    kept_size: u64,
+    /// Bytes that stay free on their filesystem
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "5G",
+        env = "DISKCAST_KEEP_FREE", hide_env_values = true)]
+    keep_free: u64,
+}
+
+impl Keeping {
+    pub(crate) fn folder(&self) -> Result<PathBuf> {
+        self.kept.clone().map_or_else(repository::default_kept_folder, Ok)
+    }
+
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds { size: self.kept_size, keep_free: self.keep_free }
+    }
+}

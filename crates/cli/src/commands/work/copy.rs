@@ -1,0 +1,93 @@
+//! Makes a target a copy of an image that this host keeps, and fetches the image first if it does not.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base::Digest;
+use daemon::kept::{About, Base, Found, KeptImages};
+use net::api::{Copies, HostJob};
+use net::clock::Stop;
+use serde_json::{Value, json};
+
+use super::speaker::Speaker;
+use crate::args::Keeping;
+use crate::exit::{Exit, Failure, Result};
+
+/// How often it is looked whether another program has fetched the image.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Does `job`. Returns the name of what is in the image, and a report.
+pub(super) fn make(
+    job: &HostJob,
+    copies: Copies,
+    keeping: &Keeping,
+    (stop, speaker): (&Stop, &Speaker),
+    fetch: impl Fn(&HostJob) -> Result<(String, Value)>,
+) -> Result<(String, Value)> {
+    let target = Path::new(&job.target);
+    if job.resume && copies == Copies::Overlay && target.exists() {
+        // Its attempt did not end, so nothing has used it.
+        std::fs::remove_file(target)?;
+    }
+    let root: Digest = job.root.parse().map_err(|_| Failure::new(Exit::Usage, "the job names no content"))?;
+    let kept = KeptImages::open(&keeping.folder()?)?;
+    let (base, report) = base(&kept, job, root, keeping, (stop, speaker), fetch)?;
+    speaker.doing("makes the copy");
+    match copies {
+        Copies::Overlay => base.overlay(&kept, target)?,
+        Copies::Share => base.share(target)?,
+    }
+    Ok((job.root.clone(), report))
+}
+
+/// The image, which is fetched if this host lacks it. Who comes meanwhile waits for the one fetch.
+fn base(
+    kept: &KeptImages,
+    job: &HostJob,
+    root: Digest,
+    keeping: &Keeping,
+    (stop, speaker): (&Stop, &Speaker),
+    fetch: impl Fn(&HostJob) -> Result<(String, Value)>,
+) -> Result<(Base, Value)> {
+    let key = KeptImages::key(root);
+    loop {
+        match kept.find(&key)? {
+            Found::Here(base) => return Ok((base, json!({ "kept": true }))),
+            Found::Busy => {
+                speaker.doing("waits for the image, which another job fetches");
+                if !stop.pause(LOOK) {
+                    return Err(Failure::new(Exit::Interrupted, "it was called off"));
+                }
+            }
+            Found::Missing(filling) => {
+                kept.clean(keeping.bounds(), 0)?;
+                let part = filling.part();
+                let whole = HostJob {
+                    target: part.to_string_lossy().into_owned(),
+                    options: Vec::new(),
+                    resume: true,
+                    written: None,
+                    ..job.clone()
+                };
+                let (found, report) = fetch(&whole)?;
+                if found != job.root {
+                    return Err(Failure::new(Exit::Verification, "the server sent another version"));
+                }
+                let about = About {
+                    reference: job.reference.clone(),
+                    size_bytes: std::fs::metadata(&part)?.len(),
+                    sector_bytes: sector_bytes(&report),
+                };
+                let base = filling.complete(&about)?;
+                // What was too much before, is now.
+                kept.clean(keeping.bounds(), 0)?;
+                return Ok((base, report));
+            }
+        }
+    }
+}
+
+/// Sectors of the image: overlays are made for them.
+fn sector_bytes(report: &Value) -> u32 {
+    report["sector_bytes"].as_u64().and_then(|bytes| bytes.try_into().ok()).unwrap_or(512)
+}

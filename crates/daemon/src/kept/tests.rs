@@ -1,0 +1,100 @@
+//! Who gets an image that several programs want, and what goes.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::time::{Duration, UNIX_EPOCH};
+
+use base::{Digest, ErrorKind};
+
+use super::{About, Base, Bounds, Filling, Found, KeptImages};
+
+const BYTES: usize = 1 << 20;
+
+fn key(number: u8) -> String {
+    KeptImages::key(Digest([number; Digest::BYTES]))
+}
+
+fn missing(kept: &KeptImages, number: u8) -> Filling {
+    match kept.find(&key(number)).unwrap() {
+        Found::Missing(filling) => filling,
+        Found::Here(_) => panic!("{number} is here"),
+        Found::Busy => panic!("{number} is busy"),
+    }
+}
+
+fn here(kept: &KeptImages, number: u8) -> Base {
+    match kept.find(&key(number)).unwrap() {
+        Found::Here(base) => base,
+        _ => panic!("{number} is not here"),
+    }
+}
+
+fn fill(kept: &KeptImages, number: u8) -> Base {
+    let filling = missing(kept, number);
+    std::fs::write(filling.part(), vec![number; BYTES]).unwrap();
+    let about = About { reference: format!("image{number}@1"), size_bytes: BYTES as u64, sector_bytes: 512 };
+    filling.complete(&about).unwrap()
+}
+
+/// Says when an image was used.
+fn use_at(kept: &KeptImages, number: u8, seconds: u64) {
+    let path = kept.place(&key(number)).join("about.json");
+    let file = std::fs::File::options().append(true).open(path).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+}
+
+#[test]
+fn one_fetches_and_the_others_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let (kept, other) = (KeptImages::open(folder.path()).unwrap(), KeptImages::open(folder.path()).unwrap());
+    let filling = missing(&kept, 1);
+    assert!(matches!(other.find(&key(1)).unwrap(), Found::Busy));
+    std::fs::write(filling.part(), b"a part").unwrap();
+    // Who fetches is gone: another one goes on with its part.
+    drop(filling);
+    let filling = missing(&other, 1);
+    assert_eq!(std::fs::read(filling.part()).unwrap(), b"a part");
+    drop(filling);
+    let base = fill(&kept, 1);
+    let second = here(&other, 1);
+    assert_eq!(std::fs::read(second.path()).unwrap(), vec![1; BYTES]);
+    assert_eq!(base.path(), second.path());
+    assert_eq!(second.path().metadata().unwrap().mode() & 0o777, 0o444);
+}
+
+#[test]
+fn the_images_used_least_recently_go_but_none_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = KeptImages::open(folder.path()).unwrap();
+    let first = fill(&kept, 1);
+    for number in 2..=4 {
+        drop(fill(&kept, number));
+    }
+    for (number, seconds) in [(1, 10), (2, 40), (3, 20), (4, 30)] {
+        use_at(&kept, number, seconds);
+    }
+    let bounds = Bounds { size: 2 * BYTES as u64, keep_free: 0 };
+    assert_eq!(kept.clean(bounds, 0).unwrap(), ["image3@1", "image4@1"], "1 is in use");
+    drop(first);
+    assert_eq!(kept.clean(Bounds { size: 0, ..bounds }, 0).unwrap(), ["image1@1", "image2@1"]);
+    assert!(matches!(kept.find(&key(1)).unwrap(), Found::Missing(_)));
+}
+
+#[test]
+fn an_overlay_keeps_what_it_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
+    let base = fill(&kept, 1);
+    let (target, renamed) = (folder.path().join("disk.0"), folder.path().join("another name"));
+    base.overlay(&kept, &target).unwrap();
+    let again = base.overlay(&kept, &target).map_err(|error| error.kind());
+    assert_eq!(again, Err(ErrorKind::Refused), "what a machine has is not written over");
+    drop(base);
+    let nothing = Bounds { size: 0, keep_free: 0 };
+    let beside = folder.path().join(format!(".diskcast-{}", key(1)));
+    std::fs::rename(&target, &renamed).unwrap();
+    assert!(kept.clean(nothing, 0).unwrap().is_empty());
+    assert_eq!(std::fs::read(&beside).unwrap(), vec![1; BYTES], "a file of another name needs it");
+    std::fs::write(&renamed, b"no QCOW2").unwrap();
+    assert_eq!(kept.clean(nothing, 0).unwrap(), ["image1@1"]);
+    assert!(!beside.exists());
+}
