@@ -58,7 +58,7 @@ impl Sshd {
         let settings = format!(
             "Port {PORT}\nListenAddress {}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\n\
              PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPidFile none\nMaxStartups 1000\n\
-             MaxSessions 1000\nUseDNS no\n",
+             MaxSessions 1000\nUseDNS no\nSubsystem sftp internal-sftp\n",
             host.ipv4(),
         );
         let path = self.folder.join(format!("sshd-{}.conf", host.index()));
