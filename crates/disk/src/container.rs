@@ -7,6 +7,7 @@
 
 mod appliance;
 mod links;
+mod qcow2_header;
 mod qcow2_stream;
 mod qcow2_target;
 mod unpack;
@@ -16,6 +17,7 @@ use std::path::Path;
 
 pub use appliance::{ArchivedDisk, members_of_appliance};
 pub use links::linked_files;
+pub use qcow2_header::Qcow2Header;
 pub use qcow2_stream::{Qcow2Stream, Qcow2Written};
 pub use qcow2_target::{Qcow2Target, open_qcow2_overlay, open_qcow2_target, qcow2_backing};
 pub use unpack::{Compression, unpack};

@@ -10,6 +10,7 @@
 mod backend;
 mod edit;
 mod error;
+mod form;
 mod layout;
 mod lease;
 mod maintain;
@@ -32,6 +33,7 @@ pub use backend::capabilities::{Capabilities, Replaces};
 pub use backend::location::{Bucket, Location};
 pub use backend::scrubs::ScrubSetting;
 pub use edit::{Blob, Changes, Committed, Content, Draft, Drafter, Piece, Recent, Shape, Snapshot};
+pub use form::{Form, FormKind};
 pub use layout::names_a_path;
 pub use lease::writer::Writer;
 pub use lease::{Owner, Purpose};

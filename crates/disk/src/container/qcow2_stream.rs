@@ -18,15 +18,12 @@ use crate::file::io_error;
 use crate::{ReadAt as _, open_source};
 
 use super::open_virtual_disk;
+use super::qcow2_header::{CLUSTER_BITS, Qcow2Header};
 
-const CLUSTER_BITS: u32 = 16;
 const CLUSTER: usize = 1 << CLUSTER_BITS;
-/// Entries of a table of the second level: of 8 bytes each, in one cluster.
+/// Entries of a table of the second level.
 const L2_ENTRIES: usize = CLUSTER / 8;
-/// Reference counts in one block: of 2 bytes each.
-const COUNTS: u64 = CLUSTER as u64 / 2;
-/// Marks an entry whose cluster has one reference.
-const COPIED: u64 = 1 << 63;
+const COPIED: u64 = Qcow2Header::COPIED;
 const COMPRESSED: u64 = 1 << 62;
 /// Where the number of further sectors begins in the entry of a compressed cluster.
 const SECTORS_SHIFT: u32 = 62 - (CLUSTER_BITS - 8);
@@ -167,40 +164,23 @@ impl Qcow2Stream {
             level1.push(entry.map_or(0, |offset| COPIED | offset));
         }
         let level1_offset = self.append(&big_endian(&level1))?;
-        // The blocks of counts, and the table of these blocks, are counted, too.
         let used = self.end / CLUSTER as u64;
-        let clusters_of = |blocks: u64| (blocks * 8).div_ceil(CLUSTER as u64);
-        let mut blocks = 1;
-        while (used + blocks + clusters_of(blocks)) > blocks * COUNTS {
-            blocks += 1;
-        }
+        let (blocks, counts_clusters) = Qcow2Header::counts_of(used);
         let (first, table) = (self.end, self.end + blocks * CLUSTER as u64);
-        self.count(used..used + blocks + clusters_of(blocks));
+        self.count(used..used + blocks + counts_clusters);
         let counts: Vec<u8> = self.counts.iter().flat_map(|count| count.to_be_bytes()).collect();
         self.file.write_all_at(&counts, first)?;
         let offsets: Vec<u64> = (0..blocks).map(|block| first + block * CLUSTER as u64).collect();
         self.file.write_all_at(&big_endian(&offsets), table)?;
-        self.file.set_len(table + clusters_of(blocks) * CLUSTER as u64)?;
-        let mut header = b"QFI\xfb".to_vec();
-        let mut put = |bytes: &[u8]| header.extend_from_slice(bytes);
-        put(&3u32.to_be_bytes());
-        // No backing file.
-        put(&[0; 12]);
-        put(&CLUSTER_BITS.to_be_bytes());
-        put(&self.size_bytes.to_be_bytes());
-        // No encryption.
-        put(&[0; 4]);
-        put(&u32::try_from(level1.len()).unwrap_or(u32::MAX).to_be_bytes());
-        put(&level1_offset.to_be_bytes());
-        put(&table.to_be_bytes());
-        put(&u32::try_from(clusters_of(blocks)).unwrap_or(u32::MAX).to_be_bytes());
-        // No snapshots, and no features of version 3.
-        put(&[0; 4 + 8 + 24]);
-        // Counts of 1 << 4 bits; length of the header; no extensions.
-        put(&4u32.to_be_bytes());
-        put(&104u32.to_be_bytes());
-        put(&[0; 8]);
-        Ok(header)
+        self.file.set_len(table + counts_clusters * CLUSTER as u64)?;
+        let header = Qcow2Header {
+            size_bytes: self.size_bytes,
+            level1_entries: level1.len() as u64,
+            level1_offset,
+            counts_offset: table,
+            counts_clusters,
+        };
+        Ok(header.encode())
     }
 }
 

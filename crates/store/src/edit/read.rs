@@ -1,10 +1,11 @@
 //! Reads any bytes of any version. A version never changes, so readers need no lock and never wait.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::ops::Range;
 
 use base::{Error, ErrorKind, Extent, ExtentSet, Result};
-use image::{Layout, Leaf, LeafRun, Leaves, Manifest};
+use image::{DiskPart, Layout, Leaf, LeafRun, Leaves, Manifest};
 use parking_lot::Mutex;
 
 use super::ranges::bytes_of;
@@ -22,7 +23,7 @@ const PIECE_BYTES: u64 = 8 << 20;
 /// One version, for reading.
 #[derive(Debug, Clone)]
 pub struct Snapshot<'a> {
-    repository: &'a Repository,
+    repository: Cow<'a, Repository>,
     manifest: Manifest,
     layout: Layout,
 }
@@ -38,7 +39,7 @@ impl Repository {
         let layout = manifest.layout();
         let layout =
             layout.map_err(|error| error.within(format!("read `{}@{}`", manifest.image, manifest.number)))?;
-        Ok(Snapshot { repository: self, manifest, layout })
+        Ok(Snapshot { repository: Cow::Borrowed(self), manifest, layout })
     }
 }
 
@@ -60,34 +61,50 @@ impl Snapshot<'_> {
 
     /// The repository that holds it.
     pub(crate) fn repository(&self) -> &Repository {
-        self.repository
+        &self.repository
+    }
+
+    /// The same version, with a handle of its own for the repository.
+    pub(crate) fn into_owned(self) -> Snapshot<'static> {
+        Snapshot { repository: Cow::Owned(self.repository.into_owned()), ..self }
     }
 
     /// The chunks that are not free, ascending.
     pub(crate) fn runs(&self) -> impl Iterator<Item = Result<LeafRun>> + '_ {
-        let runs = self.leaves(&(0..self.layout.size_bytes()));
-        runs.map(|run| run.map_err(|error| self.failed(error)))
+        self.runs_within(&(0..self.layout.size_bytes()))
+    }
+
+    /// The chunks that overlap `range` (in bytes) and are not free, ascending.
+    pub(crate) fn runs_within(&self, range: &Range<u64>) -> impl Iterator<Item = Result<LeafRun>> + use<'_> {
+        self.leaves(range).map(|run| run.map_err(|error| self.failed(error)))
     }
 
     /// Fills `into` with the bytes from `offset` on; free sectors read as zeros. Every chunk is verified before its
     /// bytes are used: `Corrupt` or `NotFound`, with the name of the object, if it is damaged or missing. `Refused`
     /// if the range ends after the end of the image.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        let range = self.check(offset, into.len() as u64)?;
-        into.fill(0);
+        self.read_parts(vec![DiskPart { offset, into }])
+    }
+
+    /// [`Self::read`] for several ranges, whose chunks are all read in parallel.
+    pub(crate) fn read_parts(&self, parts: Vec<DiskPart<'_>>) -> Result<()> {
         let mut items: Vec<Item<'_>> = Vec::new();
-        let (mut rest, mut at) = (into, offset);
-        for run in self.leaves(&range) {
-            let LeafRun { first, leaf, .. } = run.map_err(|error| self.failed(error))?;
-            if !matches!(leaf, Leaf::Data(..)) {
-                continue;
+        for DiskPart { offset, into } in parts {
+            let range = self.check(offset, into.len() as u64)?;
+            into.fill(0);
+            let (mut rest, mut at) = (into, offset);
+            for run in self.leaves(&range) {
+                let LeafRun { first, leaf, .. } = run.map_err(|error| self.failed(error))?;
+                if !matches!(leaf, Leaf::Data(..)) {
+                    continue;
+                }
+                let chunk = bytes_of(self.layout.chunk_extent(first));
+                let (from, until) = (chunk.start.max(range.start), chunk.end.min(range.end));
+                let (_, behind) = rest.split_at_mut(length(from - at));
+                let (part, behind) = behind.split_at_mut(length(until - from));
+                items.push((Mutex::new(part), length(from - chunk.start), leaf));
+                (rest, at) = (behind, until);
             }
-            let chunk = bytes_of(self.layout.chunk_extent(first));
-            let (from, until) = (chunk.start.max(range.start), chunk.end.min(range.end));
-            let (_, behind) = rest.split_at_mut(length(from - at));
-            let (part, behind) = behind.split_at_mut(length(until - from));
-            items.push((Mutex::new(part), length(from - chunk.start), leaf));
-            (rest, at) = (behind, until);
         }
         let codecs = &self.repository.blobs().codecs;
         let read = parallel_by(
@@ -96,7 +113,7 @@ impl Snapshot<'_> {
             || codecs.borrow(self.repository.cipher()),
             |borrowed, (part, from, leaf)| {
                 let mut part = part.lock();
-                let whole = borrowed.codec()?.open(self.repository, self.layout.chunk, leaf)?;
+                let whole = borrowed.codec()?.open(&*self.repository, self.layout.chunk, leaf)?;
                 let bytes = &whole[*from..*from + part.len()];
                 part.copy_from_slice(bytes);
                 Ok(())
@@ -141,7 +158,7 @@ impl Snapshot<'_> {
     fn leaves(&self, range: &Range<u64>) -> impl Iterator<Item = Result<LeafRun>> + use<'_> {
         let bytes = u64::from(self.layout.chunk.bytes());
         let chunks = range.start / bytes..range.end.div_ceil(bytes).min(self.layout.chunk_count());
-        let leaves = Leaves::within(Nodes(self.repository), self.layout.chunk, &self.manifest.root, chunks);
+        let leaves = Leaves::within(Nodes(&self.repository), self.layout.chunk, &self.manifest.root, chunks);
         leaves.map(|run| run.and_then(|run| self.layout.check_run(&run).map(|()| run)))
     }
 
