@@ -37,6 +37,7 @@ packages=(
     python3-venv sbsigntool openssl                     # keys in its settings (virt-firmware.sh), and for them
     dnsmasq-base tcpdump                                # another DHCP server, and who answered
     libnbd-bin qemu-utils fio                           # clients of the NBD server
+    qemu-block-extra                                    # QEMU reads what servers serve by HTTP
     nbdkit                                              # and another server, of disks of a given speed
     xz-utils zstd bzip2                                 # files that are taken for disks
     fuse3                                               # mounts, and what ends them when their process dies

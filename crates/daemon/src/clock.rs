@@ -31,6 +31,11 @@ pub(crate) fn rfc3339(unix_seconds: u64) -> String {
     moment.and_then(|moment| moment.format(&Rfc3339).ok()).unwrap_or_else(|| "never".to_owned())
 }
 
+/// The moment that `text` names as in RFC 3339; `None` if it names none.
+pub(crate) fn moment(text: &str) -> Option<SystemTime> {
+    OffsetDateTime::parse(text, &Rfc3339).ok().map(SystemTime::from)
+}
+
 /// A number that differs between any two starts of a server within 8 years: time in steps of 64 ms.
 #[expect(clippy::disallowed_methods, reason = "an epoch is told from others by the system's clock")]
 pub(crate) fn epoch() -> u32 {

@@ -19,6 +19,7 @@ pub mod cluster_parts;
 mod crowd;
 pub mod etcd_files;
 pub mod event;
+mod files;
 mod fleet;
 mod groups;
 mod hosts;
@@ -48,6 +49,7 @@ pub mod tokens;
 mod unicast_share;
 mod uploads;
 
+pub use files::PublicImages;
 pub use groups::MulticastOptions;
 pub use netboot::{DhcpSettings, NetbootSettings};
 pub use serve::{ServeOptions, Server, serve};

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use crate::api::{self, App};
 use crate::clock;
 use crate::event::Log;
+use crate::files::{Files, PublicImages};
 use crate::groups::MulticastOptions;
 use crate::identity::Identity;
 use crate::join::Join;
@@ -54,6 +55,8 @@ pub struct ServeOptions {
     pub places: Places,
     /// How machines boot from the network; `None` if they do not.
     pub netboot: Option<NetbootSettings>,
+    /// Images that anybody may read as files.
+    pub public: PublicImages,
     /// Receives the events.
     pub log: Log,
 }
@@ -61,6 +64,7 @@ pub struct ServeOptions {
 /// A server that runs until it is shut down or dropped.
 pub struct Server {
     address: SocketAddr,
+    public_address: Option<SocketAddr>,
     join_token: JoinToken,
     app: Arc<App>,
     stop: watch::Sender<bool>,
@@ -79,6 +83,7 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
             format!("{} is no loopback address: without TLS anybody could read tokens there", options.listen);
         return Err(Error::new(ErrorKind::Refused, context));
     }
+    options.public.check(&options.repository)?;
     let state = StateFolder::open(&options.state)?;
     let authority = state.authority()?;
     let identity = if options.tls { Some(state.identity()?) } else { None };
@@ -104,15 +109,30 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
         runtime.spawn(listener::serve(http, None, netboot::router(files), stopped.clone()));
         boots = Some(started);
     }
+    let public = options.public.http.map(|address| runtime.block_on(bind(address))).transpose()?;
     // Only after the bind: a server that cannot start must not overwrite the token file of the one that already runs.
     let (lifetime, out) = (options.token_lifetime, options.token_out);
     let join = Join::begin(&authority, fingerprint, lifetime, out, clock::unix_seconds())?;
     let join_token = join.token();
     let swarms = Swarms::start(&state.secret()?, address, options.places);
-    let app = App::new(options.repository, authority, join, (sessions, swarms), probes, boots, options.log);
+    let files = Files::new(&options.public, state.checksums()?);
+    let parts = (sessions, swarms, files);
+    let app = App::new(options.repository, authority, join, parts, probes, boots, options.log);
     runtime.spawn(sweep(app.clone()));
+    let public_address = public.as_ref().and_then(|public| public.local_addr().ok());
+    if let Some(public) = public {
+        runtime.spawn(listener::serve(public, None, api::public_router(app.clone()), stopped.clone()));
+    }
     let listener = runtime.spawn(listener::serve(listener, tls, api::router(app.clone()), stopped));
-    Ok(Server { address, join_token, app, stop, listener: Some(listener), runtime: Some(runtime) })
+    Ok(Server {
+        address,
+        public_address,
+        join_token,
+        app,
+        stop,
+        listener: Some(listener),
+        runtime: Some(runtime),
+    })
 }
 
 /// Regular work of a running server. It ends with the runtime.
@@ -153,6 +173,12 @@ impl Server {
         self.address
     }
 
+    /// Where images that are for everybody are served in plain, if they are.
+    #[must_use]
+    pub fn public_address(&self) -> Option<SocketAddr> {
+        self.public_address
+    }
+
     /// The first join token, which grants reading all images for the requested lifetime.
     #[must_use]
     pub fn join_token(&self) -> &JoinToken {
@@ -176,6 +202,7 @@ impl Server {
         self.stop.send_replace(true);
         self.app.sessions.end();
         self.app.probes.end();
+        self.app.files.checksums.end();
         if let Some(listener) = self.listener.take() {
             let _ = runtime.block_on(listener);
         }

@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use base::{Error, ErrorKind, Result};
 
 use crate::authority::Authority;
+use crate::files::Checksums;
 use crate::identity::Identity;
 use crate::private_file::{io_error, make_draft, make_folder, read_open, read_private};
 use crate::token_records::TokenRecords;
 
 const SECRET_FILE: &str = "secret";
 const IDENTITY_FILE: &str = "identity.pem";
+const CHECKSUMS_FOLDER: &str = "checksums";
 
 /// The folder with a server's secret and certificate.
 #[derive(Debug, Clone)]
@@ -60,6 +62,11 @@ impl StateFolder {
     #[must_use]
     pub fn tokens(&self) -> TokenRecords {
         TokenRecords::of(&self.path)
+    }
+
+    /// The digests of files that others read.
+    pub(crate) fn checksums(&self) -> Result<Checksums> {
+        Checksums::of(self.path.join(CHECKSUMS_FOLDER))
     }
 
     /// The server's certificate and its key.

@@ -340,6 +340,7 @@ fn an_address_in_use_is_refused_before_anything_runs() {
         token_out: None,
         places: Default::default(),
         netboot: None,
+        public: Default::default(),
         log: Arc::new(|_| {}),
     })
     .err()

@@ -46,6 +46,7 @@ fn start() -> Bench {
         token_out: None,
         places: Default::default(),
         netboot: None,
+        public: Default::default(),
         log: Arc::new(|_| {}),
     })
     .unwrap();

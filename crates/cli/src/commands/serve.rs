@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use daemon::{DhcpSettings, MulticastOptions, NetbootSettings, Places, ServeOptions, Server};
+use daemon::{DhcpSettings, MulticastOptions, NetbootSettings, Places, PublicImages, ServeOptions, Server};
 use net::interface;
 use serde_json::json;
 
@@ -25,6 +25,7 @@ Examples:
   diskcast serve
   diskcast serve --listen 10.0.0.1:7717 --interface eth1 --rate 800M
   diskcast serve --token-out join.token --repo /srv/images
+  diskcast serve --public 'debian-*' --public-http 10.0.0.1:8080
   diskcast serve --netboot eth1")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -66,6 +67,12 @@ pub(crate) struct Serving {
     /// Serve plain HTTP; allowed on a loopback address only
     #[arg(long)]
     pub no_tls: bool,
+    /// Let anybody read the images of this name as files, without a token; `*` stands for any characters
+    #[arg(long, value_name = "IMAGE")]
+    pub public: Vec<String>,
+    /// Serve the files of these images by plain HTTP, too, for clients that know no certificate of this server
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "public")]
+    pub public_http: Option<std::net::SocketAddr>,
     /// Also write the join token to this file (mode 0600), and replace it there before it expires
     #[arg(long, value_name = "FILE")]
     pub token_out: Option<PathBuf>,
@@ -130,6 +137,7 @@ pub(crate) fn serve(context: &Context, args: &Serving, netboot: Option<(&str, &B
         token_out: args.token_out.clone(),
         places: places(args.places.as_deref())?,
         netboot,
+        public: PublicImages { images: args.public.clone(), http: args.public_http },
         log: Arc::new(move |event| output.event(event)),
     })?;
     interrupt::hold();
@@ -176,12 +184,14 @@ fn announce(
     repository: &str,
     images: usize,
 ) -> Result<()> {
+    let public_url = server.public_address().map(|address| format!("{}/images/", url(address, false)));
     let url = url(server.address(), !args.no_tls);
     let token = server.join_token();
     let expires = clock::show_unix(clock::unix_seconds() + args.token_expires.as_secs());
     let record = json!({
         "type": "serving", "url": url, "repository": repository, "images": images, "token": token.to_string(),
         "token_expires": expires, "multicast": reaches_a_network(args),
+        "public_url": public_url,
     });
     if !args.no_multicast && !reaches_a_network(args) {
         context
@@ -193,8 +203,10 @@ fn announce(
         let port = server.address().port();
         let host =
             if server.address().ip().is_unspecified() { format!("SERVER:{port}") } else { url.clone() };
+        let files = public_url.map_or_else(String::new, |url| format!("files for everybody: {url}\n"));
         format!(
             "serving {images} image{plural} of {repository} at {url}\n\
+             {files}\
              join token, for reading all images until {expires}:\n\n  {token}\n\n\
              on a client: diskcast fetch {host} NAME TARGET --token-file FILE\n"
         )

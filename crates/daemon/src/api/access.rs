@@ -68,25 +68,31 @@ impl FromRequestParts<Arc<App>> for Access {
             let (scheme, secret) = header.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
         });
-        let unauthorized = |detail: &str| Failure::new(ProblemKind::Unauthorized, detail);
-        let secret = secret.ok_or_else(|| unauthorized("the request has no bearer token"))?;
-        let now = clock::unix_seconds();
-        let claims = app.authority.check(secret, now).map_err(|rejection| match rejection {
-            Rejection::Unknown => unauthorized("the token is not from this server"),
-            Rejection::Revoked => Failure::new(ProblemKind::Denied, "the token was revoked"),
-            Rejection::Expired(expired) => {
-                app.metrics.expired();
-                let when = clock::rfc3339(expired);
-                Failure::new(ProblemKind::Denied, format!("the token has expired, {when}"))
-            }
-        })?;
-        // A command on this machine made one for itself, for a moment.
-        let is_own = claims.right == Right::Manage && claims.id.is_none();
-        if !is_own && app.token_uses.shown(secret, &claims, now) {
-            let (images, expires) = (claims.images.join(" "), clock::rfc3339(claims.expires));
-            let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
-            (app.log)(&Event::TokenEnds { images, expires, peer });
-        }
-        Ok(Self(claims))
+        let secret = secret
+            .ok_or_else(|| Failure::new(ProblemKind::Unauthorized, "the request has no bearer token"))?;
+        claims_of(app, parts, secret).map(Self)
     }
+}
+
+/// What the token with this `secret` grants. `Unauthorized` if this server did not make it; `Denied` if it has expired
+/// or was revoked.
+pub(super) fn claims_of(app: &App, parts: &Parts, secret: &str) -> Result<Claims, Failure> {
+    let now = clock::unix_seconds();
+    let claims = app.authority.check(secret, now).map_err(|rejection| match rejection {
+        Rejection::Unknown => Failure::new(ProblemKind::Unauthorized, "the token is not from this server"),
+        Rejection::Revoked => Failure::new(ProblemKind::Denied, "the token was revoked"),
+        Rejection::Expired(expired) => {
+            app.metrics.expired();
+            let when = clock::rfc3339(expired);
+            Failure::new(ProblemKind::Denied, format!("the token has expired, {when}"))
+        }
+    })?;
+    // A command on this machine made one for itself, for a moment.
+    let is_own = claims.right == Right::Manage && claims.id.is_none();
+    if !is_own && app.token_uses.shown(secret, &claims, now) {
+        let (images, expires) = (claims.images.join(" "), clock::rfc3339(claims.expires));
+        let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+        (app.log)(&Event::TokenEnds { images, expires, peer });
+    }
+    Ok(claims)
 }

@@ -15,6 +15,7 @@ use crate::boot_exchange::Reads;
 use crate::clock;
 use crate::crowd::Shares;
 use crate::event::Log;
+use crate::files::Files;
 use crate::hosts::Hosts;
 use crate::join::Join;
 use crate::metrics::Metrics;
@@ -57,6 +58,7 @@ pub(crate) struct App {
     pub reach: Reach,
     pub uploads: Uploads,
     pub reads: Reads,
+    pub files: Files,
     pub metrics: Metrics,
     pub log: Log,
     /// The machines that boot from the network, if any do.
@@ -77,7 +79,7 @@ impl App {
         repository: Arc<Repository>,
         authority: Authority,
         join: Join,
-        (sessions, swarms): (Arc<Sessions>, Swarms),
+        (sessions, swarms, files): (Arc<Sessions>, Swarms, Files),
         probes: Probes,
         boots: Option<Boots>,
         log: Log,
@@ -95,6 +97,7 @@ impl App {
             reach: Reach::default(),
             uploads: Uploads::default(),
             reads: Reads::new(clock::epoch()),
+            files,
             metrics: Metrics::new(),
             log,
             boots,

@@ -4,6 +4,7 @@ mod access;
 mod app;
 mod blobs;
 mod body;
+mod files;
 mod images;
 mod machines;
 mod objects;
@@ -19,7 +20,7 @@ mod tokens;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
@@ -69,8 +70,18 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/healthz", get(operations::health))
         .route("/readyz", get(operations::ready))
         .route("/metrics", get(operations::metrics))
+        .merge(files::routes())
         .fallback(|| async { Failure::new(ProblemKind::NotFound, "no such path in this API") })
         .method_not_allowed_fallback(|| async { Failure::method_not_allowed() })
+        .layer(middleware::from_fn_with_state(app.clone(), watch))
+        .with_state(app)
+}
+
+/// The routes of files alone, of images that are for everybody, for connections without TLS.
+pub(crate) fn public_router(app: Arc<App>) -> Router {
+    files::routes()
+        .layer(Extension(files::InPlain))
+        .fallback(|| async { Failure::new(ProblemKind::NotFound, "only files of images are here") })
         .layer(middleware::from_fn_with_state(app.clone(), watch))
         .with_state(app)
 }

@@ -36,6 +36,11 @@ impl Failure {
         failure
     }
 
+    /// What the log says of it.
+    pub(super) fn into_cause(self) -> String {
+        self.cause.unwrap_or(self.problem.detail)
+    }
+
     fn of(kind: ProblemKind, error: &dyn Error) -> Self {
         let chain = base::chain(error);
         if kind == ProblemKind::Internal {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::Digest;
 use daemon::authority::{Claims, Right};
 use daemon::state::StateFolder;
-use daemon::{MulticastOptions, Places, ServeOptions, Server};
+use daemon::{MulticastOptions, Places, PublicImages, ServeOptions, Server};
 use image::SignedManifest;
 use net::api::FROM_HERE;
 use net::clock::Stop;
@@ -94,6 +94,7 @@ impl Source {
             token_out: None,
             places: Places::default(),
             netboot: None,
+            public: PublicImages::default(),
             log: Arc::new(|_| {}),
         })?;
         let token = token(&state, version.manifest.image.to_string())?;
