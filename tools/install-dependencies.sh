@@ -38,6 +38,8 @@ packages=(
     dnsmasq-base tcpdump                                # another DHCP server, and who answered
     libnbd-bin qemu-utils fio                           # clients of the NBD server
     qemu-block-extra                                    # QEMU reads what servers serve by HTTP
+    libvirt-daemon libvirt-clients                      # and machines that boot from them, or from a pool
+    libvirt-daemon-driver-qemu
     nbdkit                                              # and another server, of disks of a given speed
     xz-utils zstd bzip2                                 # files that are taken for disks
     fuse3                                               # mounts, and what ends them when their process dies

@@ -85,6 +85,19 @@ impl Bench {
         stream.write_all(head.as_bytes()).unwrap();
         stream
     }
+
+    /// The same from another address, whose answers must come soon.
+    fn begin_elsewhere(&self, line: &str) -> TcpStream {
+        let stranger = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        stranger.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+        stranger.connect(&self.server.address().into()).unwrap();
+        let mut stream = TcpStream::from(stranger);
+        let secret = self.token(Right::Read).secret.expose().to_owned();
+        let head = format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+        stream
+    }
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -181,15 +194,27 @@ fn readers_that_take_nothing_hold_up_nobody_from_another_address() {
     // What is asked for by JSON needs none of that memory, also from the same address.
     assert!(writer.create("other", &EMPTY).is_ok());
     // Another address gets its answers.
-    let stranger = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    stranger.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
-    stranger.connect(&bench.server.address().into()).unwrap();
-    let mut stream = TcpStream::from(stranger);
-    let secret = bench.token(Right::Read).secret.expose().to_owned();
-    let head = format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n\r\n");
-    stream.write_all(head.as_bytes()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
-    assert_eq!(status(stream), 200);
+    assert_eq!(status(bench.begin_elsewhere(line)), 200);
+}
+
+#[test]
+fn files_that_nobody_takes_hold_up_nobody_from_another_address() {
+    let bench = start();
+    bench.client(Right::Write).create("web", &EMPTY).unwrap();
+    let line = "GET /images/web@1.raw";
+    // Each of 100 answers would have three pieces of 2 MiB in memory: more than there is.
+    let _unread: Vec<_> = (0..100).map(|_| bench.begin(Right::Read, line, "")).collect();
+    let mut stream = bench.begin_elsewhere(line);
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+    let mut disk = vec![1; 64 << 20];
+    stream.read_exact(&mut disk).unwrap();
+    assert!(disk.iter().all(|byte| *byte == 0));
 }
 
 #[test]
