@@ -5,12 +5,15 @@
 //! the clusters with data, in the order of the disk. A cluster has data if a chunk that is not zeros allocates any of
 //! it; all others have no entry and read as zeros. A client that reads the file from its beginning to its end
 //! therefore has all tables before the data. Only the number of clusters below each table of the second level is kept
-//! in memory, 2 MiB for a disk of 64 TiB; the entries are made when they are read.
+//! in memory, 2 MiB for a disk of 64 TiB, and the clusters below the one that was used last; entries are made when they
+//! are read.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use disk::Qcow2Header;
+use parking_lot::Mutex;
 
 use crate::layout::Layout;
 use crate::leaf::Leaf;
@@ -24,7 +27,7 @@ const TABLE_SPAN: u64 = CLUSTER * ENTRIES;
 const LEVEL1_ENTRIES_MAX: u64 = (32 << 20) / 8;
 
 /// Where the parts of the QCOW2 file of a version lie.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Qcow2Layout {
     header: Qcow2Header,
     /// How many blocks of reference counts there are.
@@ -32,7 +35,12 @@ pub struct Qcow2Layout {
     /// The tables of the second level that have entries, ascending.
     tables: Vec<Table>,
     data_clusters: u64,
+    /// The table that was used last, and what is below it: most readers read small ranges one after the other.
+    last_used: Mutex<Option<(usize, Clusters)>>,
 }
+
+/// Ranges of clusters of the disk, ascending.
+type Clusters = Arc<[Range<u64>]>;
 
 /// A table of the second level.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +90,7 @@ impl Qcow2Layout {
             counts_offset: (1 + level1_clusters) * CLUSTER,
             counts_clusters,
         };
-        Ok(Self { header, blocks, tables, data_clusters })
+        Ok(Self { header, blocks, tables, data_clusters, last_used: Mutex::default() })
     }
 
     /// Length of the file in bytes.
@@ -128,7 +136,7 @@ impl Qcow2Layout {
         let first = self.tables.partition_point(|table| table.data_before <= first) - 1;
         for table in first..self.tables.len() {
             let mut place = (self.data_from() + self.tables[table].data_before) * CLUSTER;
-            for clusters in self.clusters_of(layout, table, leaves)? {
+            for clusters in self.clusters_of(layout, table, leaves)?.iter() {
                 let end = place + (clusters.end - clusters.start) * CLUSTER;
                 if rest.is_empty() {
                     return Ok(parts);
@@ -218,15 +226,31 @@ impl Qcow2Layout {
         let mut level2 = vec![0; index(ENTRIES)];
         let clusters = self.clusters_of(layout, table, leaves)?;
         let places = self.data_from() + self.tables[table].data_before..;
-        for (place, cluster) in places.zip(clusters.into_iter().flatten()) {
+        for (place, cluster) in places.zip(clusters.iter().cloned().flatten()) {
             level2[index(cluster % ENTRIES)] = Qcow2Header::COPIED | (place * CLUSTER);
         }
         Ok(big_endian(level2))
     }
 
+    /// [`Self::find_clusters`], unless they were found just before.
+    fn clusters_of<L: Iterator<Item = Result<LeafRun>>>(
+        &self,
+        layout: &Layout,
+        table: usize,
+        leaves: &impl Fn(Range<u64>) -> L,
+    ) -> Result<Clusters> {
+        let known = self.last_used.lock().clone().filter(|(last, _)| *last == table);
+        if let Some((_, clusters)) = known {
+            return Ok(clusters);
+        }
+        let clusters: Clusters = self.find_clusters(layout, table, leaves)?.into();
+        *self.last_used.lock() = Some((table, Arc::clone(&clusters)));
+        Ok(clusters)
+    }
+
     /// The clusters with data below a table of the second level, ascending. `Corrupt` if there are more or fewer than
     /// when the layout was made: the tree is another one.
-    fn clusters_of<L: Iterator<Item = Result<LeafRun>>>(
+    fn find_clusters<L: Iterator<Item = Result<LeafRun>>>(
         &self,
         layout: &Layout,
         table: usize,

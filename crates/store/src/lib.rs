@@ -11,6 +11,7 @@ mod backend;
 mod edit;
 mod error;
 mod form;
+mod kept;
 mod layout;
 mod lease;
 mod maintain;

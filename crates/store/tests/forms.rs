@@ -176,6 +176,9 @@ fn a_damaged_chunk_fails_the_read_of_it_alone() {
         std::fs::set_permissions(&file, mode).unwrap();
         std::fs::write(&file, vec![0xEE; bytes.len()]).unwrap();
     }
+    form.read_at((4 << 20) + 512, &mut second).unwrap();
+    assert_eq!(second[..488], [2; 488], "the rest of a chunk of which a part was read is in memory");
+    let form = place.another().unwrap().form(&reference("disk"), FormKind::Raw).unwrap();
     let error = form.read_at(4 << 20, &mut second).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     form.read_at(6 << 20, &mut second).unwrap();

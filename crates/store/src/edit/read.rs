@@ -5,10 +5,12 @@ use std::io::Write;
 use std::ops::Range;
 
 use base::{Error, ErrorKind, Extent, ExtentSet, Result};
+use bytes::Bytes;
 use image::{DiskPart, Layout, Leaf, LeafRun, Leaves, Manifest};
 use parking_lot::Mutex;
 
 use super::ranges::bytes_of;
+use crate::kept::Kept;
 use crate::names::Reference;
 use crate::nodes::Nodes;
 use crate::parallel::parallel_by;
@@ -17,6 +19,9 @@ use crate::repository::Repository;
 /// Chunks that one read fetches at the same time: enough to use the full bandwidth of a network with objects of 100
 /// KB.
 const READERS: usize = 8;
+/// Most bytes of chunks that are kept because only a part of them was read: a reader of small ranges, or of a file
+/// whose clusters do not begin where chunks do, reads the rest soon.
+const KEPT_BYTES_MAX: usize = 32 << 20;
 /// Size of the buffer for copying a range, in bytes.
 const PIECE_BYTES: u64 = 8 << 20;
 
@@ -42,6 +47,10 @@ impl Repository {
         Ok(Snapshot { repository: Cow::Borrowed(self), manifest, layout })
     }
 }
+
+/// Whole chunks by the digest of their object.
+#[derive(Debug, Default)]
+struct ChunkCache(Kept<KEPT_BYTES_MAX>);
 
 /// A chunk that a read touches: its part of the target buffer, the offset of that part in the chunk, and the leaf.
 type Item<'a> = (Mutex<&'a mut [u8]>, usize, Leaf);
@@ -112,10 +121,20 @@ impl Snapshot<'_> {
             &items,
             || codecs.borrow(self.repository.cipher()),
             |borrowed, (part, from, leaf)| {
-                let mut part = part.lock();
+                let (mut part, kept) = (part.lock(), &self.repository.memory.get::<ChunkCache>().0);
+                let inside = *from..*from + part.len();
+                let is_part = inside.len() < self.layout.chunk.bytes() as usize;
+                let name = match leaf {
+                    Leaf::Data(_, chunk) if is_part => Some(chunk.encoded),
+                    _ => None,
+                };
+                if let Some(whole) = name.and_then(|name| kept.get(&name)) {
+                    part.copy_from_slice(&whole[inside]);
+                    return Ok(());
+                }
                 let whole = borrowed.codec()?.open(&*self.repository, self.layout.chunk, leaf)?;
-                let bytes = &whole[*from..*from + part.len()];
-                part.copy_from_slice(bytes);
+                part.copy_from_slice(&whole[inside]);
+                name.iter().for_each(|name| kept.keep(*name, &Bytes::copy_from_slice(whole)));
                 Ok(())
             },
         );
