@@ -226,7 +226,7 @@ fn faults(context: &Context) -> Result<Figure> {
     for _ in 0..ROUNDS {
         let mut last = Vec::new();
         for hosts in [&good, &all] {
-            let words = ["--silence", "2s", "--attempts", "2"];
+            let words = ["--silence", "10s", "--attempts", "2"];
             let (_, said) = site.deploy(hosts, &program.to_string_lossy(), &words)?;
             all_ready(&said, good.len())?;
             let seconds = said.iter().filter(|record| record["type"] == "host" && record["state"] == "ready");

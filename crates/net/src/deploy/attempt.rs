@@ -1,6 +1,7 @@
 //! One program on a host: it gets its job, and says how far it is.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
@@ -39,6 +40,8 @@ impl Attempt {
     ) -> Option<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C is for the deployment, which lets hosts end what they do.
+        let piped = piped.process_group(0);
         let mut child = match piped.spawn() {
             Ok(child) => child,
             Err(error) => {

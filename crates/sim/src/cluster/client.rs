@@ -133,10 +133,13 @@ impl Client {
         self.segments.get(&segment).map_or(0, |(_, opened_as)| *opened_as)
     }
 
-    /// What it stored for the compaction is not known to be used or not.
+    /// What it stored for the compaction is not known to be used or not: it never says that these segments are sealed,
+    /// and does not wait for their entries.
     pub(super) fn give_up_compaction(&mut self) {
-        self.compaction = None;
         self.doubted.extend(self.segments.keys());
+        for run in self.compaction.take().into_iter().flat_map(|compaction| compaction.runs) {
+            self.writer.inserted(run);
+        }
     }
 
     /// Its lease ended: it goes on under another number.

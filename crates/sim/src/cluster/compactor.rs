@@ -26,7 +26,7 @@ pub(super) struct Compaction {
     /// Where a copy was stored, and under which number the segment was opened.
     copy: Option<(Value, u64)>,
     /// Runs with copies of the name: their segment is not finished before the name is settled.
-    runs: Vec<RunId>,
+    pub(super) runs: Vec<RunId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,7 +192,10 @@ impl World {
         let compactor = &mut self.clients[COMPACTOR];
         let opened_as = compactor.opened_as(segment);
         let token = compactor.items.get(&items[0]).map_or(0, |item| item.token);
-        let Some(compaction) = &mut compactor.compaction else { return };
+        let Some(compaction) = &mut compactor.compaction else {
+            compactor.doubted.insert(segment);
+            return compactor.writer.inserted(run);
+        };
         compaction.runs.push(run);
         if compaction.phase == Phase::Storing {
             let value = Value { segment, run: place, token };
@@ -211,7 +214,7 @@ impl World {
         if compaction.copy.is_some_and(|(_, opened_as)| opened_as != incarnation) {
             // The lease ended since the copy was stored.
             compactor.give_up_compaction();
-            return;
+            return self.obey(COMPACTOR);
         }
         let (held, epoch) = (compaction.held.clone(), compaction.epoch);
         let new = compaction.new.expect("it was judged");
