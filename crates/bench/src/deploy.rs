@@ -181,8 +181,7 @@ fn all_ready(said: &[Value], hosts: usize) -> Result<()> {
 fn one_small(context: &Context) -> Result<Figure> {
     let site = Site::new(context, 1)?;
     let (disk, copy) = (site.folder.join("disk.img"), site.folder.join("scp.out"));
-    let client = site.sshd.client();
-    let words: Vec<&str> = client.split(' ').skip(1).collect();
+    let words = site.sshd.options();
     let address = site.star.host(1).ipv4();
     let (mut ratios, mut theirs) = (vec![], vec![]);
     for _ in 0..ROUNDS {

@@ -101,17 +101,23 @@ pub(crate) fn manager(
     let explain =
         |error| Failure::from(error).hint("run this on the server, as its user, or give --token-file");
     let folder = daemon::state::StateFolder::of_server(&repository::state_folder(state)?).map_err(explain)?;
-    let claims = Claims {
-        images: vec!["*".to_owned()],
-        right: Right::Manage,
-        expires: clock::unix_seconds() + MANAGING_SECONDS,
-        lasts: None,
-        id: None,
-    };
+    let token = own_token(&folder, "*", Right::Manage, MANAGING_SECONDS)?;
+    client_by(server, Credential::fixed(token), access.wait, keys, Stop::new(), output)
+}
+
+/// A token that a command makes for itself, of the server whose `folder` this is: it grants `right` for the images that
+/// the pattern `images` means, for some seconds.
+pub(crate) fn own_token(
+    folder: &daemon::state::StateFolder,
+    images: &str,
+    right: Right,
+    seconds: u64,
+) -> Result<JoinToken> {
+    let expires = clock::unix_seconds() + seconds;
+    let claims = Claims { images: vec![images.to_owned()], right, expires, lasts: None, id: None };
     let secret = folder.authority()?.mint(&claims);
     let secret = secret.ok_or_else(|| Failure::new(Exit::Failed, "a token could not be made"))?;
-    let token = JoinToken { fingerprint: Some(folder.identity()?.fingerprint()), secret };
-    client_by(server, Credential::fixed(token), access.wait, keys, Stop::new(), output)
+    Ok(JoinToken { fingerprint: Some(folder.identity()?.fingerprint()), secret })
 }
 
 /// Succeeds if the client's token grants writing, so that nothing is read and prepared for a server that refuses it.

@@ -139,6 +139,8 @@ fn a_plan_and_wrong_usage_start_nothing() {
     assert_eq!(exit, Some(2), "{said:#?}");
     let (exit, _) = site.deploy(&["--to", &hosts]);
     assert_eq!(exit, Some(2), "no target");
+    let (exit, said) = site.deploy(&["--to", &hosts, "--target", "null:", "--at", "2h"]);
+    assert_eq!(exit, Some(2), "it would begin at once: {said:#?}");
 }
 
 #[test]

@@ -69,13 +69,22 @@ impl Sshd {
         Ok(())
     }
 
-    /// The client and its options: it has a key, and takes the hosts for who they say they are.
+    /// Options of ssh and scp: there is a key, and hosts are taken for who they say they are.
+    #[must_use]
+    pub fn options(&self) -> Vec<String> {
+        let key = self.folder.join("client").display().to_string();
+        let mut options: Vec<String> = ["-F", "none", "-i"].map(str::to_owned).to_vec();
+        options.push(key);
+        for option in ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR"] {
+            options.extend(["-o", option].map(str::to_owned));
+        }
+        options
+    }
+
+    /// The client with these options.
     #[must_use]
     pub fn client(&self) -> String {
-        format!(
-            "ssh -F none -i {}/client -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
-            self.folder.display()
-        )
+        format!("ssh {}", self.options().join(" "))
     }
 }
 

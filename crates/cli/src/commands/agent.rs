@@ -44,7 +44,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         return list(context, &kept);
     }
     if args.once {
-        let removed = kept.clean(args.keeping.bounds(), 0)?;
+        let removed = kept.clean(args.keeping.bounds())?;
         let record = json!({ "type": "cleaned", "removed": removed });
         return context
             .output
@@ -55,7 +55,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     interrupt::cooperate(move || asked.stop())?;
     notify::ready("looks after the images of this host");
     loop {
-        match kept.clean(args.keeping.bounds(), 0) {
+        match kept.clean(args.keeping.bounds()) {
             Ok(removed) => removed.iter().for_each(|name| context.output.note(&format!("removed {name}"))),
             // A disk may be away for a while.
             Err(error) => context.output.warning(&base::chain(&error)),

@@ -37,6 +37,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 /// Deploys by ssh.
 fn deploy(context: &Context, args: &Args) -> Result<()> {
     let by = &args.by_ssh;
+    if args.terms.is_any() {
+        let text = "--disk, --at, --wake and --restart are for machines that boot from the network";
+        return Err(Failure::new(Exit::Usage, text).hint("--target says where hosts get the image"));
+    }
     let entries = inventory::read(&by.to, by.inventory.as_deref())?;
     let rules = by.rules(entries.len());
     // What is wrong with a target or a script is told before a server starts.

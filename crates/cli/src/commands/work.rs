@@ -24,8 +24,9 @@ const JOB_BYTES_MAX: u64 = 1 << 20;
 /// standard input calls the job off. `diskcast deploy` starts this by ssh.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
-  ssh lab-07 diskcast work < job.json")]
+Examples:
+  ssh lab-07 diskcast work < job.json
+  diskcast work --kept /srv/images < job.json")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub keeping: Keeping,

@@ -18,14 +18,13 @@ pub(super) struct Candidate {
     pub in_use: bool,
 }
 
-/// The images that must go, so that `coming` bytes more keep within `bounds`: those that were used least recently, and
-/// none that is in use or would free nothing.
-pub(super) fn leaving(images: &[Candidate], bounds: Bounds, free: u64, coming: u64) -> Vec<usize> {
+/// The images that must go for `bounds` to hold, where `free` bytes are free now: those that were used least recently,
+/// and none that is in use or would free nothing.
+pub(super) fn leaving(images: &[Candidate], bounds: Bounds, mut free: u64) -> Vec<usize> {
     let mut order: Vec<usize> =
         (0..images.len()).filter(|&at| !images[at].in_use && images[at].bytes > 0).collect();
     order.sort_by_key(|&at| images[at].used);
-    let mut held = images.iter().map(|image| image.bytes).sum::<u64>().saturating_add(coming);
-    let mut free = free.saturating_sub(coming);
+    let mut held: u64 = images.iter().map(|image| image.bytes).sum();
     let mut gone = Vec::new();
     for at in order {
         if held <= bounds.size && free >= bounds.keep_free {
@@ -50,10 +49,10 @@ mod tests {
     fn the_least_recently_used_go_and_none_that_is_used() {
         let images = [image(10, 3, false), image(10, 1, true), image(10, 2, false), image(0, 0, false)];
         let bounds = |size, keep_free| Bounds { size, keep_free };
-        assert_eq!(leaving(&images, bounds(30, 5), 100, 0), [0usize; 0]);
-        assert_eq!(leaving(&images, bounds(29, 5), 100, 0), [2]);
-        assert_eq!(leaving(&images, bounds(30, 5), 100, 10), [2]);
-        assert_eq!(leaving(&images, bounds(100, 50), 35, 0), [2, 0]);
-        assert_eq!(leaving(&images, bounds(0, 0), 100, 0), [2, 0], "what is used stays");
+        assert_eq!(leaving(&images, bounds(30, 5), 100), [0usize; 0]);
+        assert_eq!(leaving(&images, bounds(29, 5), 100), [2]);
+        assert_eq!(leaving(&images, bounds(20, 15), 100), [2]);
+        assert_eq!(leaving(&images, bounds(100, 50), 35), [2, 0]);
+        assert_eq!(leaving(&images, bounds(0, 0), 100), [2, 0], "what is used stays");
     }
 }

@@ -158,8 +158,8 @@ impl KeptImages {
     }
 
     /// Removes what is not used any more: names beside overlays that are gone, parts of images whose fetch ended, and
-    /// the images that were used least recently, until `bounds` hold with `coming` bytes more. Returns their names.
-    pub fn clean(&self, bounds: Bounds, coming: u64) -> Result<Vec<String>> {
+    /// the images that were used least recently, until `bounds` hold. Returns their names.
+    pub fn clean(&self, bounds: Bounds) -> Result<Vec<String>> {
         for overlay in Overlay::all(&self.folder)? {
             overlay.forget_if_gone(&self.folder)?;
         }
@@ -171,7 +171,7 @@ impl KeptImages {
             .map(|image| Candidate { bytes: image.own_bytes, used: image.used, in_use: image.in_use })
             .collect();
         let mut removed = Vec::new();
-        for number in leaving(&candidates, bounds, free, coming) {
+        for number in leaving(&candidates, bounds, free) {
             if self.remove(&images[number].key)? {
                 removed.push(images[number].about.reference.clone());
             }

@@ -73,9 +73,9 @@ fn the_images_used_least_recently_go_but_none_in_use() {
         use_at(&kept, number, seconds);
     }
     let bounds = Bounds { size: 2 * BYTES as u64, keep_free: 0 };
-    assert_eq!(kept.clean(bounds, 0).unwrap(), ["image3@1", "image4@1"], "1 is in use");
+    assert_eq!(kept.clean(bounds).unwrap(), ["image3@1", "image4@1"], "1 is in use");
     drop(first);
-    assert_eq!(kept.clean(Bounds { size: 0, ..bounds }, 0).unwrap(), ["image1@1", "image2@1"]);
+    assert_eq!(kept.clean(Bounds { size: 0, ..bounds }).unwrap(), ["image1@1", "image2@1"]);
     assert!(matches!(kept.find(&key(1)).unwrap(), Found::Missing(_)));
 }
 
@@ -92,9 +92,9 @@ fn an_overlay_keeps_what_it_needs() {
     let nothing = Bounds { size: 0, keep_free: 0 };
     let beside = folder.path().join(format!(".diskcast-{}", key(1)));
     std::fs::rename(&target, &renamed).unwrap();
-    assert!(kept.clean(nothing, 0).unwrap().is_empty());
+    assert!(kept.clean(nothing).unwrap().is_empty());
     assert_eq!(std::fs::read(&beside).unwrap(), vec![1; BYTES], "a file of another name needs it");
     std::fs::write(&renamed, b"no QCOW2").unwrap();
-    assert_eq!(kept.clean(nothing, 0).unwrap(), ["image1@1"]);
+    assert_eq!(kept.clean(nothing).unwrap(), ["image1@1"]);
     assert!(!beside.exists());
 }

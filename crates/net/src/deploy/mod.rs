@@ -4,7 +4,7 @@ mod attempt;
 mod ssh;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use crate::api::HostJob;
@@ -115,13 +115,12 @@ impl Driver<'_> {
 
     /// Takes what hosts said, for `time` at most.
     fn hear(&mut self, deploy: &mut Deploy, words: &Receiver<Word>, time: Duration) {
-        let mut next = words.recv_timeout(time);
-        while let Ok(Word { host, attempt, said }) = next {
+        let first = words.recv_timeout(time).ok();
+        for Word { host, attempt, said } in first.into_iter().chain(words.try_iter()) {
             if matches!(said, Said::Ready { .. } | Said::Failed { .. }) {
                 self.running.remove(&host);
             }
             deploy.heard(host, attempt, said, self.clock.now());
-            next = words.try_recv().map_err(|_| RecvTimeoutError::Timeout);
         }
     }
 }

@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use base::Digest;
-use daemon::authority::{Claims, Right};
+use daemon::authority::Right;
 use daemon::state::StateFolder;
 use daemon::{MulticastOptions, Places, PublicImages, ServeOptions, Server};
 use image::SignedManifest;
 use net::api::FROM_HERE;
 use net::clock::Stop;
-use net::token::JoinToken;
 use store::Repository;
 use tempfile::TempDir;
 
 use crate::commands::Context;
 use crate::commands::hosts::At;
-use crate::exit::{Exit, Failure, Result};
-use crate::{clock, connect, repository, version};
+use crate::exit::Result;
+use crate::{connect, repository, version};
 
 /// How long the token of a deployment is good, in seconds. It ends with the server of the deployment.
 const TOKEN_SECONDS: u64 = 7 * 86_400;
@@ -71,9 +70,9 @@ impl Source {
 
     /// Serves it. `address`: this machine, for the hosts.
     pub(super) fn serve(self, address: Option<&str>) -> Result<Serving> {
-        let Self::Here { repository, version } = self else {
-            let Self::There { url, token, .. } = self else { unreachable!("there are two") };
-            return Ok(Serving { url, token, _own: None });
+        let (repository, version) = match self {
+            Self::Here { repository, version } => (repository, version),
+            Self::There { url, token, .. } => return Ok(Serving { url, token, _own: None }),
         };
         // A secret of its own: its tokens end with it.
         let folder = tempfile::tempdir()?;
@@ -97,23 +96,9 @@ impl Source {
             public: PublicImages::default(),
             log: Arc::new(|_| {}),
         })?;
-        let token = token(&state, version.manifest.image.to_string())?;
+        let folder_of = StateFolder::of_server(&state)?;
+        let token = connect::own_token(&folder_of, &version.manifest.image, Right::Read, TOKEN_SECONDS)?;
         let url = format!("https://{}:{}", address.unwrap_or(FROM_HERE), server.address().port());
-        Ok(Serving { url, token, _own: Some((server, folder)) })
+        Ok(Serving { url, token: token.to_string(), _own: Some((server, folder)) })
     }
-}
-
-/// A token that reads one image.
-fn token(state: &std::path::Path, image: String) -> Result<String> {
-    let folder = StateFolder::open(state)?;
-    let claims = Claims {
-        images: vec![image],
-        right: Right::Read,
-        expires: clock::unix_seconds() + TOKEN_SECONDS,
-        lasts: None,
-        id: None,
-    };
-    let secret = folder.authority()?.mint(&claims);
-    let secret = secret.ok_or_else(|| Failure::new(Exit::Failed, "a token could not be made"))?;
-    Ok(JoinToken { fingerprint: Some(folder.identity()?.fingerprint()), secret }.to_string())
 }

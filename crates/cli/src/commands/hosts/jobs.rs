@@ -30,6 +30,13 @@ pub(crate) struct Terms {
     pub restart: bool,
 }
 
+impl Terms {
+    /// Whether anything is asked for.
+    pub(crate) fn is_any(&self) -> bool {
+        self.disk.is_some() || self.at.is_some() || self.wake || self.restart
+    }
+}
+
 /// Gives `machines` the job to do `work`.
 pub(crate) fn give(
     context: &Context,

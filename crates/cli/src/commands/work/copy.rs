@@ -60,7 +60,7 @@ fn base(
                 }
             }
             Found::Missing(filling) => {
-                kept.clean(keeping.bounds(), 0)?;
+                kept.clean(keeping.bounds())?;
                 let part = filling.part();
                 let whole = HostJob {
                     target: part.to_string_lossy().into_owned(),
@@ -80,7 +80,7 @@ fn base(
                 };
                 let base = filling.complete(&about)?;
                 // What was too much before, is now.
-                kept.clean(keeping.bounds(), 0)?;
+                kept.clean(keeping.bounds())?;
                 return Ok((base, report));
             }
         }
