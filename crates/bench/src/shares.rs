@@ -21,6 +21,7 @@ const TITLES: &[(&str, &str)] = &[
     ("mirror", "Disks that run before their image has arrived"),
     ("multicast", "Multicast to many hosts, with losses, slow hosts and other traffic"),
     ("netboot", "Bare machines that boot from the network"),
+    ("deploy", "An image on many hosts, by ssh"),
     ("network", "Multicast on networks with faults and other traffic"),
     ("peers", "Machines that serve each other, beside other tools and multicast alone"),
     ("switch", "An agent on a switch: requests that it sends to machines nearby"),
