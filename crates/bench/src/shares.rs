@@ -12,6 +12,7 @@ use crate::figure::{Bar, Figure};
 const TITLES: &[(&str, &str)] = &[
     ("capture", "Capture of a disk as an image"),
     ("cluster", "Storage on many devices"),
+    ("deploy", "An image on many hosts, by ssh"),
     ("disks", "The disks that people have, beside the tools that they use today"),
     ("doctor", "Faults of networks that `diskcast doctor` finds"),
     ("fetch", "One image from a server to 1, 4 and 8 hosts"),
@@ -21,7 +22,6 @@ const TITLES: &[(&str, &str)] = &[
     ("mirror", "Disks that run before their image has arrived"),
     ("multicast", "Multicast to many hosts, with losses, slow hosts and other traffic"),
     ("netboot", "Bare machines that boot from the network"),
-    ("deploy", "An image on many hosts, by ssh"),
     ("network", "Multicast on networks with faults and other traffic"),
     ("peers", "Machines that serve each other, beside other tools and multicast alone"),
     ("switch", "An agent on a switch: requests that it sends to machines nearby"),
