@@ -6,6 +6,7 @@
 //! server reads the tree from its store; a receiver builds the catalogue from the nodes as they arrive.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use base::limits::SESSION_OBJECTS_MAX;
 use base::{Digest, Error, ErrorKind, Result};
@@ -101,6 +102,11 @@ impl Catalogue {
     /// the image.
     pub fn leaves(&self) -> Leaves<&Self> {
         Leaves::new(self, self.layout.chunk, &self.root)
+    }
+
+    /// The same for the chunks in `range` only.
+    pub fn leaves_within(&self, range: Range<u64>) -> Leaves<&Self> {
+        Leaves::within(self, self.layout.chunk, &self.root, range)
     }
 }
 

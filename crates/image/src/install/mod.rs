@@ -27,6 +27,7 @@ use crossbeam_channel::{Receiver, Sender};
 use disk::WriteAt;
 
 use crate::catalogue::Catalogue;
+use crate::chunk::PlainHasher;
 use crate::objects::ObjectSource;
 use crate::progress::{Progress, Several, Stage};
 use crate::workers::FirstError;
@@ -152,6 +153,22 @@ impl Installer {
             };
         }
         self.healthy().map(|()| offer)
+    }
+
+    /// Takes the content of chunk `id`, its allocated bytes only, and writes it to all targets that need it before this
+    /// returns. Does nothing if none does. `Corrupt` if it has another plain digest than the chunk; errors as of
+    /// [`Installer::offer`].
+    pub fn offer_plain(&self, id: u64, plain: &[u8]) -> Result<()> {
+        self.healthy()?;
+        let Some(lane) = self.needing(id).next() else { return Ok(()) };
+        let chunk = lane.shared.plan.chunk(id).expect("chunks are needed, not nodes");
+        let is_long = plain.len() as u64 == u64::from(chunk.extents.len_bytes());
+        if !is_long || PlainHasher::default().digest(&chunk.extents, plain) != chunk.plain {
+            return Err(Error::corrupt(format!("this is not the content of {}", chunk.object)));
+        }
+        let content = lane.decodes().then_some(plain);
+        self.needing(id).for_each(|lane| lane.write(id, content));
+        self.healthy()
     }
 
     /// The first error, if no target is well.
