@@ -46,6 +46,7 @@ packages=(
     openssh-client openssh-server                       # new host keys for installed disks; hosts that are reached by ssh
     etcd-server etcd-client                             # where several metadata services of a cluster keep their state
     util-linux-extra                                    # what of a file is in memory (fincore)
+    aria2 transmission-cli python3-libtorrent           # clients of BitTorrent, which fetch from its server
     procps curl                                         # `kill`, and a client of the server's metrics, in tests
 )
 if ! PATH="$PATH:/usr/local/go/bin" command -v go >/dev/null; then
@@ -59,7 +60,7 @@ if [ "${1:-}" = --bench ]; then
         udpcast uftp                                    # multicast as it is done today
         nginx-light                                     # one server, many TCP streams
         socat                                           # a chain of TCP copies
-        aria2 opentracker mktorrent                     # BitTorrent
+        opentracker mktorrent                           # BitTorrent, beside aria2
         partclone rsync                                 # capture that knows filesystems, and copies of files
         restic borgbackup                               # backups of the same disk once more
         debian-installer-12-netboot-amd64               # another system that machines boot from the network

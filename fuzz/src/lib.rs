@@ -11,6 +11,7 @@ mod nbd;
 mod packets;
 mod peers;
 mod records;
+mod torrents;
 mod words;
 
 use base::Chance;
@@ -53,6 +54,9 @@ pub const TARGETS: &[Target] = &[
     records::APPENDS,
     records::REPAIR,
     records::PROFILES,
+    torrents::METAINFO,
+    torrents::MESSAGES,
+    torrents::TRACKER,
     words::REFERENCE,
     words::TOKEN,
     words::TAG,
