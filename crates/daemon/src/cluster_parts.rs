@@ -207,7 +207,7 @@ fn part(
     (stop, stopped): (watch::Sender<bool>, watch::Receiver<bool>),
     ended: Option<Receiver<Error>>,
 ) -> ClusterPart {
-    let serving = runtime.spawn(listener::serve(listener, tls, router, stopped));
+    let serving = runtime.spawn(listener::serve(listener, tls, (router, None), stopped));
     ClusterPart { address, stop, serving: vec![serving], ended, runtime: Some(runtime) }
 }
 

@@ -46,6 +46,7 @@ mod swarms;
 pub mod token_records;
 mod token_uses;
 pub mod tokens;
+mod torrents;
 mod unicast_share;
 mod uploads;
 

@@ -48,17 +48,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 struct Door {
     tls: Option<TlsAcceptor>,
     router: Router,
+    plain: Option<Router>,
 }
 
 /// Serves `router` on `listener` until `stop` becomes true and the running requests have ended, or `GRACE` is over.
+/// With TLS, clients without it are served `plain`, if there is one.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
-    router: Router,
+    (router, plain): (Router, Option<Router>),
     mut stop: watch::Receiver<bool>,
 ) {
     net::tcp::retransmit_soon(&listener);
-    let door = Door { tls: tls.map(TlsAcceptor::from), router };
+    let door = Door { tls: tls.map(TlsAcceptor::from), router, plain };
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let crowd = Crowd::default();
     let graceful = GracefulShutdown::new();
@@ -67,7 +69,7 @@ pub(crate) async fn serve(
             accepted = accept(&listener, &places) => accepted,
             _ = stop.wait_for(|&stop| stop) => break,
         };
-        let Ok(peer) = stream.peer_addr() else { continue };
+        let (Ok(peer), Ok(here)) = (stream.peer_addr(), stream.local_addr()) else { continue };
         // A connection too many is closed at once.
         let Some(seat) = crowd.enter(peer.ip(), CONNECTIONS_PER_ADDRESS_MAX) else { continue };
         let header_time =
@@ -75,7 +77,7 @@ pub(crate) async fn serve(
         tokio::spawn(handle(
             door.clone(),
             stream,
-            Caller { peer, header_time },
+            Caller { peer, here, header_time },
             graceful.watcher(),
             (place, seat),
         ));
@@ -97,7 +99,7 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, 
 
 /// Handles one connection from its handshake to its end. Errors concern only this client and are dropped.
 async fn handle(
-    door: Door,
+    mut door: Door,
     stream: TcpStream,
     caller: Caller,
     watcher: Watcher,
@@ -110,8 +112,11 @@ async fn handle(
     if door.tls.is_some() {
         let Ok(Ok(first)) = timeout(HANDSHAKE_TIME_MAX, first_byte(&stream)).await else { return };
         if first != HANDSHAKE_RECORD {
-            let _ = timeout(HANDSHAKE_TIME_MAX, refuse_plain(stream)).await;
-            return;
+            let Some(plain) = door.plain else {
+                let _ = timeout(HANDSHAKE_TIME_MAX, refuse_plain(stream)).await;
+                return;
+            };
+            (door.tls, door.router, door.plain) = (None, plain, None);
         }
     }
     let stream = Paced::new(stream);
@@ -150,11 +155,12 @@ async fn refuse_plain(mut stream: TcpStream) -> std::io::Result<()> {
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
-    (Caller { peer, header_time }, rate): (Caller, SendRate),
+    (Caller { peer, here, header_time }, rate): (Caller, SendRate),
     watcher: Watcher,
 ) {
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(Here(here));
         request.extensions_mut().insert(rate.clone());
         router.clone().call(request)
     });
@@ -170,9 +176,14 @@ async fn exchange(
 #[derive(Clone, Copy)]
 struct Caller {
     peer: SocketAddr,
+    here: SocketAddr,
     header_time: Duration,
 }
 
 /// The address of the client that sent a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub SocketAddr);
+
+/// The address to which the client connected.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Here(pub SocketAddr);

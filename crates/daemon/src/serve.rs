@@ -25,6 +25,7 @@ use crate::probes::Probes;
 use crate::sessions::Sessions;
 use crate::state::StateFolder;
 use crate::swarms::{Places, Swarms};
+use crate::torrents::Torrents;
 use crate::{listener, metrics};
 
 /// Time after the end of the listener for work on the repository that cannot be interrupted.
@@ -57,6 +58,8 @@ pub struct ServeOptions {
     pub netboot: Option<NetbootSettings>,
     /// Images that anybody may read as files.
     pub public: PublicImages,
+    /// Where peers of BitTorrent connect; `None` if no version is served to them.
+    pub torrent: Option<SocketAddr>,
     /// Receives the events.
     pub log: Log,
 }
@@ -106,7 +109,7 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     if let Some(settings) = &options.netboot {
         let here = netboot::Here { port: address.port(), fingerprint, log: options.log.clone() };
         let (started, http, files) = netboot::start(settings, &options.state, here, &runtime)?;
-        runtime.spawn(listener::serve(http, None, netboot::router(files), stopped.clone()));
+        runtime.spawn(listener::serve(http, None, (netboot::router(files), None), stopped.clone()));
         boots = Some(started);
     }
     let public = options.public.http.map(|address| runtime.block_on(bind(address))).transpose()?;
@@ -114,16 +117,22 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     let (lifetime, out) = (options.token_lifetime, options.token_out);
     let join = Join::begin(&authority, fingerprint, lifetime, out, clock::unix_seconds())?;
     let join_token = join.token();
+    let torrents = options.torrent.map(|listen| {
+        let here = (options.places.clone(), runtime.handle().clone());
+        Torrents::start(Arc::clone(&options.repository), &options.state, listen, here)
+    });
+    let torrents = torrents.transpose()?;
     let swarms = Swarms::start(&state.secret()?, address, options.places);
     let files = Files::new(&options.public, state.checksums()?);
-    let parts = (sessions, swarms, files);
+    let parts = (sessions, swarms, files, torrents);
     let app = App::new(options.repository, authority, join, parts, probes, boots, options.log);
     runtime.spawn(sweep(app.clone()));
     let public_address = public.as_ref().and_then(|public| public.local_addr().ok());
     if let Some(public) = public {
-        runtime.spawn(listener::serve(public, None, api::public_router(app.clone()), stopped.clone()));
+        runtime.spawn(listener::serve(public, None, (api::public_router(app.clone()), None), stopped.clone()));
     }
-    let listener = runtime.spawn(listener::serve(listener, tls, api::router(app.clone()), stopped));
+    let routers = (api::router(app.clone()), app.torrents.is_some().then(|| api::plain_router(app.clone())));
+    let listener = runtime.spawn(listener::serve(listener, tls, routers, stopped));
     Ok(Server {
         address,
         public_address,
@@ -177,6 +186,12 @@ impl Server {
     #[must_use]
     pub fn public_address(&self) -> Option<SocketAddr> {
         self.public_address
+    }
+
+    /// Where peers of BitTorrent connect, if versions are served to them.
+    #[must_use]
+    pub fn torrent_address(&self) -> Option<SocketAddr> {
+        self.app.torrents.as_ref().map(Torrents::address)
     }
 
     /// The first join token, which grants reading all images for the requested lifetime.

@@ -341,6 +341,7 @@ fn an_address_in_use_is_refused_before_anything_runs() {
         places: Default::default(),
         netboot: None,
         public: Default::default(),
+        torrent: None,
         log: Arc::new(|_| {}),
     })
     .err()

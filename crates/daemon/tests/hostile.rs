@@ -52,6 +52,7 @@ fn start_with(multicast: Option<MulticastOptions>) -> Bench {
         places: Default::default(),
         netboot: None,
         public: Default::default(),
+        torrent: None,
         log: Arc::new(|_| {}),
     })
     .unwrap();

@@ -32,6 +32,7 @@ fn start(repository: &Arc<Repository>, state: &Path, listen: SocketAddr) -> Serv
         places: Default::default(),
         netboot: None,
         public: Default::default(),
+        torrent: None,
         log: Arc::new(|_| {}),
     };
     serve(options).unwrap()

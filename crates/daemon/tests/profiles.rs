@@ -47,6 +47,7 @@ fn start() -> Bench {
         places: Default::default(),
         netboot: None,
         public: Default::default(),
+        torrent: None,
         log: Arc::new(|_| {}),
     })
     .unwrap();

@@ -26,6 +26,7 @@ Examples:
   diskcast serve --listen 10.0.0.1:7717 --interface eth1 --rate 800M
   diskcast serve --token-out join.token --repo /srv/images
   diskcast serve --public 'debian-*' --public-http 10.0.0.1:8080
+  diskcast serve --torrent
   diskcast serve --netboot eth1")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -64,6 +65,10 @@ pub(crate) struct Serving {
     /// Serve by unicast only
     #[arg(long)]
     pub no_multicast: bool,
+    /// Serve versions to any client of BitTorrent, too; peers connect to this TCP port. Nothing that they are sent is
+    /// encrypted
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "6881")]
+    pub torrent: Option<u16>,
     /// Serve plain HTTP; allowed on a loopback address only
     #[arg(long)]
     pub no_tls: bool,
@@ -138,6 +143,7 @@ pub(crate) fn serve(context: &Context, args: &Serving, netboot: Option<(&str, &B
         places: places(args.places.as_deref())?,
         netboot,
         public: PublicImages { images: args.public.clone(), http: args.public_http },
+        torrent: args.torrent.map(|port| SocketAddr::new(args.listen.ip(), port)),
         log: Arc::new(move |event| output.event(event)),
     })?;
     interrupt::hold();
@@ -192,6 +198,7 @@ fn announce(
         "type": "serving", "url": url, "repository": repository, "images": images, "token": token.to_string(),
         "token_expires": expires, "multicast": reaches_a_network(args),
         "public_url": public_url,
+        "torrent_port": server.torrent_address().map(|address| address.port()),
     });
     if !args.no_multicast && !reaches_a_network(args) {
         context
@@ -208,9 +215,19 @@ fn announce(
             "serving {images} image{plural} of {repository} at {url}\n\
              {files}\
              join token, for reading all images until {expires}:\n\n  {token}\n\n\
-             on a client: diskcast fetch {host} NAME TARGET --token-file FILE\n"
+             on a client: diskcast fetch {host} NAME TARGET --token-file FILE\n{}",
+            torrent_hint(server, &url)
         )
     })
+}
+
+/// Where torrents are, if versions are served so.
+fn torrent_hint(server: &Server, url: &str) -> String {
+    let Some(address) = server.torrent_address() else { return String::new() };
+    format!(
+        "torrents: {url}/api/v1/torrents/NAME, with the token's secret as a bearer; peers on port {}\n",
+        address.port()
+    )
 }
 
 /// Whether multicast can reach a machine.

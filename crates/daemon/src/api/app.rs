@@ -26,6 +26,7 @@ use crate::reach::Reach;
 use crate::sessions::Sessions;
 use crate::swarms::Swarms;
 use crate::token_uses::TokenUses;
+use crate::torrents::Torrents;
 use crate::uploads::Uploads;
 
 /// Maximum number of requests at the same time; further ones get 503.
@@ -52,6 +53,8 @@ pub(crate) struct App {
     pub token_uses: TokenUses,
     pub sessions: Arc<Sessions>,
     pub swarms: Swarms,
+    /// Versions as torrents, if they are served so.
+    pub torrents: Option<Torrents>,
     pub hosts: Hosts,
     pub probes: Probes,
     pub publications: Publications,
@@ -79,7 +82,7 @@ impl App {
         repository: Arc<Repository>,
         authority: Authority,
         join: Join,
-        (sessions, swarms, files): (Arc<Sessions>, Swarms, Files),
+        (sessions, swarms, files, torrents): (Arc<Sessions>, Swarms, Files, Option<Torrents>),
         probes: Probes,
         boots: Option<Boots>,
         log: Log,
@@ -91,6 +94,7 @@ impl App {
             token_uses: TokenUses::default(),
             sessions,
             swarms,
+            torrents,
             hosts: Hosts::new(log.clone()),
             probes,
             publications: Publications::default(),

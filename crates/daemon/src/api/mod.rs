@@ -16,6 +16,7 @@ mod sessions;
 mod status;
 mod swarms;
 mod tokens;
+mod torrents;
 
 use std::sync::Arc;
 
@@ -63,10 +64,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/machines/changes", post(machines::change))
         .route("/machines/{mac}/log", get(machines::log))
         .route("/jobs", post(machines::give))
+        .route("/torrents/{reference}", get(torrents::metainfo))
         .route("/status", get(status::status));
     Router::new()
         .nest(net::api::PREFIX, api)
         .route("/", get(status::page))
+        .route(torrents::ANNOUNCE, get(torrents::announce))
         .route("/healthz", get(operations::health))
         .route("/readyz", get(operations::ready))
         .route("/metrics", get(operations::metrics))
@@ -82,6 +85,16 @@ pub(crate) fn public_router(app: Arc<App>) -> Router {
     files::routes()
         .layer(Extension(files::InPlain))
         .fallback(|| async { Failure::new(ProblemKind::NotFound, "only files of images are here") })
+        .layer(middleware::from_fn_with_state(app.clone(), watch))
+        .with_state(app)
+}
+
+/// What is answered without TLS on the port of the API: announces, since clients of BitTorrent do not know the
+/// certificate. All else is told to speak TLS.
+pub(crate) fn plain_router(app: Arc<App>) -> Router {
+    Router::new()
+        .route(torrents::ANNOUNCE, get(torrents::announce))
+        .fallback(|| async { Failure::new(ProblemKind::Invalid, "this port speaks TLS") })
         .layer(middleware::from_fn_with_state(app.clone(), watch))
         .with_state(app)
 }

@@ -94,6 +94,7 @@ impl Source {
             places: Places::default(),
             netboot: None,
             public: PublicImages::default(),
+            torrent: None,
             log: Arc::new(|_| {}),
         })?;
         let folder_of = StateFolder::of_server(&state)?;
