@@ -15,6 +15,7 @@ use net::peer::{Node, PeerOptions};
 use serde_json::json;
 
 use super::Context;
+use super::by_torrent;
 use super::install::{after_install, check_targets, explain, left_in, open_targets, report_record, sentence};
 use crate::args::parse::{parse_buffer, parse_lifetime, parse_rate, parse_size};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
@@ -35,6 +36,7 @@ Examples:
   diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --token-file join.token
   diskcast fetch https://images.example:7717 web:stable disk.img --transport unicast
   diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --serve-for 10m
+  diskcast fetch https://10.0.0.1:7717 classroom /dev/sda --torrent --serve-for 1h
   diskcast fetch --repo https://10.0.0.1:7717 classroom /dev/sda"
 )]
 pub(crate) struct Args {
@@ -55,6 +57,17 @@ pub(crate) struct Args {
     /// How to fetch the data
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
+    /// Fetch by BitTorrent, from a server with `serve --torrent` and from all that fetch the same; peers connect to
+    /// this TCP port. Nothing is encrypted on the way
+    #[arg(
+        long,
+        value_name = "PORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "6881",
+        conflicts_with_all = ["transport", "interface", "no_peers", "upload_limit", "spool"]
+    )]
+    pub torrent: Option<u16>,
     /// Network interface for multicast, by name or address [default: that of the route to the server]
     #[arg(long, value_name = "INTERFACE")]
     pub interface: Option<String>,
@@ -144,6 +157,19 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let reference = format!("{}@{}", manifest.image, manifest.number);
     let reporter = HostReporter::start(&client, &name, reference);
     let reporter = if target::is_null(&args.target) { reporter.only_verifying() } else { reporter };
+    if let Some(port) = args.torrent {
+        let disks = match open_all(context, args, &targets, manifest, &stop) {
+            Ok(disks) => disks,
+            Err(refused) => {
+                reporter.refused(&refused.message);
+                return Err(refused);
+            }
+        };
+        let place = args.place.as_deref().map_or(0, daemon::place_number);
+        let way = by_torrent::Way { port, place, serve_for: args.serve_for, stop };
+        let writes = by_torrent::Writes { targets: &targets, writing: &args.writing, effort: &args.effort };
+        return by_torrent::fetch(context, (&client, &version), writes, (disks, reporter), &way);
+    }
     let done = match open_all(context, args, &targets, manifest, &stop) {
         Ok(disks) => fetch(context, args, &client, &version, (disks, name, reporter), stop.clone())?,
         Err(refused) => {

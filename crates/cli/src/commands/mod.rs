@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod attach;
 pub(crate) mod boot_agent;
 pub(crate) mod boot_image;
+pub(crate) mod by_torrent;
 pub(crate) mod capture;
 pub(crate) mod clone;
 pub(crate) mod cluster;

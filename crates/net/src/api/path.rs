@@ -165,6 +165,12 @@ pub fn manifest(reference: &str) -> String {
     format!("{PREFIX}/manifests/{}", escape(reference))
 }
 
+/// `GET`: the torrent of `image`, `image:tag` or `image@version`, for version 1 of BitTorrent.
+#[must_use]
+pub fn torrent(reference: &str) -> String {
+    format!("{PREFIX}/torrents/{}", escape(reference))
+}
+
 /// `GET`, `HEAD`, `PUT`: an object of this length. A stored object of another length is damaged and counts as
 /// missing.
 #[must_use]

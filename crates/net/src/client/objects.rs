@@ -8,7 +8,18 @@ use reqwest::Method;
 use super::{Body, Client};
 use crate::{api, patch};
 
+/// Longest file of a torrent.
+const TORRENT_BYTES_MAX: u32 = 64 << 20;
+
 impl Client {
+    /// The torrent of `image@version`, as a file that any client of BitTorrent reads. Waits while the server makes it.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such version, or the server serves no torrents; as [`Self::images`].
+    pub fn torrent(&self, reference: &str) -> Result<Bytes> {
+        self.bytes(Method::GET, &api::path::torrent(reference), Body::None, TORRENT_BYTES_MAX)
+    }
+
     /// The stored bytes of an object, not verified.
     ///
     /// # Errors
