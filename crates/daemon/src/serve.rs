@@ -129,7 +129,12 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     runtime.spawn(sweep(app.clone()));
     let public_address = public.as_ref().and_then(|public| public.local_addr().ok());
     if let Some(public) = public {
-        runtime.spawn(listener::serve(public, None, (api::public_router(app.clone()), None), stopped.clone()));
+        runtime.spawn(listener::serve(
+            public,
+            None,
+            (api::public_router(app.clone()), None),
+            stopped.clone(),
+        ));
     }
     let routers = (api::router(app.clone()), app.torrents.is_some().then(|| api::plain_router(app.clone())));
     let listener = runtime.spawn(listener::serve(listener, tls, routers, stopped));

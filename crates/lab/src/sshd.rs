@@ -32,6 +32,19 @@ impl Sshd {
         hosts: impl IntoIterator<Item = &'a Host>,
         folder: &Path,
     ) -> Result<Self> {
+        Self::start_after(star, hosts, folder, |_| "true".to_owned())
+    }
+
+    /// The same, where each host's server first runs a line for `sh`. What it mounts is seen on this host alone.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_after<'a>(
+        star: &'a Star,
+        hosts: impl IntoIterator<Item = &'a Host>,
+        folder: &Path,
+        first: impl Fn(&Host) -> String,
+    ) -> Result<Self> {
         let folder = folder.join("ssh");
         let failed = |error| Error::from_io("start servers for ssh", error);
         create_dir_all(&folder).and_then(|()| create_dir_all(PRIVILEGE_SEPARATION)).map_err(failed)?;
@@ -42,7 +55,7 @@ impl Sshd {
         }
         let mut sshd = Self { folder, servers: Vec::new() };
         for host in hosts {
-            sshd.start_at(host).map_err(failed)?;
+            sshd.start_at(host, &first(host)).map_err(failed)?;
             let address = (host.ipv4(), PORT);
             let reached = star.host(0).run(move || wait_for(address.into()))?;
             if !reached.join().unwrap_or(false) {
@@ -53,7 +66,7 @@ impl Sshd {
     }
 
     /// `MaxStartups`: with its default, sshd drops some connections when more than 10 clients log in at once.
-    fn start_at(&mut self, host: &Host) -> std::io::Result<()> {
+    fn start_at(&mut self, host: &Host, first: &str) -> std::io::Result<()> {
         let folder = self.folder.display();
         let settings = format!(
             "Port {PORT}\nListenAddress {}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\n\
@@ -63,8 +76,9 @@ impl Sshd {
         );
         let path = self.folder.join(format!("sshd-{}.conf", host.index()));
         std::fs::write(&path, settings)?;
-        let mut command = host.command("/usr/sbin/sshd");
-        command.args(["-D", "-q", "-f"]).arg(&path).stdin(Stdio::null());
+        let mut command = host.command("sh");
+        let line = format!("{first} && exec /usr/sbin/sshd -D -q -f \"$0\"");
+        command.args(["-c", &line]).arg(&path).stdin(Stdio::null());
         self.servers.push(command.spawn()?);
         Ok(())
     }

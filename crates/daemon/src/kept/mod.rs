@@ -232,11 +232,12 @@ impl Base {
         file.sync_all().map_err(|error| io_error("make durable", target, error))
     }
 
-    /// Makes `target` a QCOW2 that has what differs from it. `Refused` if the target exists; `Io`.
-    pub fn overlay(&self, kept: &KeptImages, target: &Path) -> Result<()> {
+    /// Makes `target` a QCOW2 that has what differs from it, and is at least `size_bytes` long. `Refused` if the target
+    /// exists; `Io`.
+    pub fn overlay(&self, kept: &KeptImages, target: &Path, size_bytes: Option<u64>) -> Result<()> {
         let sector = self.about.sector_bytes;
         let geometry = Geometry {
-            size_bytes: self.about.size_bytes,
+            size_bytes: self.about.size_bytes.max(size_bytes.unwrap_or(0)),
             logical_sector_bytes: sector,
             physical_sector_bytes: sector,
         };

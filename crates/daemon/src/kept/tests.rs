@@ -85,8 +85,8 @@ fn an_overlay_keeps_what_it_needs() {
     let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
     let base = fill(&kept, 1);
     let (target, renamed) = (folder.path().join("disk.0"), folder.path().join("another name"));
-    base.overlay(&kept, &target).unwrap();
-    let again = base.overlay(&kept, &target).map_err(|error| error.kind());
+    base.overlay(&kept, &target, None).unwrap();
+    let again = base.overlay(&kept, &target, None).map_err(|error| error.kind());
     assert_eq!(again, Err(ErrorKind::Refused), "what a machine has is not written over");
     drop(base);
     let nothing = Bounds { size: 0, keep_free: 0 };

@@ -29,6 +29,9 @@ pub struct HostJob {
     /// Further options of `diskcast fetch`.
     #[serde(default)]
     pub options: Vec<String>,
+    /// Bytes that the target has at least: what the image lacks at its end is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
     /// Whether an earlier attempt may have begun: what the target holds right is kept.
     #[serde(default)]
     pub resume: bool,
@@ -117,6 +120,7 @@ mod tests {
             root: String::new(),
             copy: None,
             options: vec![],
+            size_bytes: None,
             resume: false,
             before: None,
             written: None,

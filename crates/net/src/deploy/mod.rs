@@ -28,7 +28,7 @@ pub struct Host {
     pub name: String,
     /// How it is reached.
     pub address: Address,
-    /// What it is to do. [`HostJob::resume`] is set from the second attempt on.
+    /// What it is to do. [`HostJob::resume`] is also set from the second attempt on.
     pub job: HostJob,
 }
 
@@ -84,7 +84,7 @@ impl Driver<'_> {
         match action {
             Action::Start { host, attempt } => {
                 let Host { address, job, .. } = &self.hosts[host];
-                let job = HostJob { resume: attempt > 1, ..job.clone() };
+                let job = HostJob { resume: job.resume || attempt > 1, ..job.clone() };
                 let sender = self.sender.clone();
                 let say = move |said| drop(sender.send(Word { host, attempt, said }));
                 // What can't be started has said so.

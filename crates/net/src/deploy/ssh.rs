@@ -36,6 +36,24 @@ pub struct Address {
 impl Ssh {
     /// The command that runs `diskcast work` on a host.
     pub(super) fn command(&self, address: &Address) -> Command {
+        let mut command = self.login(address);
+        if self.sudo {
+            // Sudo keeps no variables; the server may be named by this one.
+            command.args(["sudo", "-n", "--preserve-env=SSH_CONNECTION"]);
+        }
+        command.args([&self.program, "work"]);
+        command
+    }
+
+    /// The command that has a host's shell run `line`.
+    #[must_use]
+    pub fn shell(&self, address: &Address, line: &str) -> Command {
+        let mut command = self.login(address);
+        command.arg(line);
+        command
+    }
+
+    fn login(&self, address: &Address) -> Command {
         let mut words = self.client.iter();
         let mut command = Command::new(words.next().map_or("ssh", String::as_str));
         command.args(words);
@@ -51,11 +69,6 @@ impl Ssh {
             command.args(["-p", &port.to_string()]);
         }
         command.args(["--", &address.host]);
-        if self.sudo {
-            // Sudo keeps no variables; the server may be named by this one.
-            command.args(["sudo", "-n", "--preserve-env=SSH_CONNECTION"]);
-        }
-        command.args([&self.program, "work"]);
         command
     }
 }

@@ -76,6 +76,7 @@ impl Draft {
             root: root.to_hex(),
             copy: self.copy,
             options: self.options.clone(),
+            size_bytes: None,
             resume: false,
             before: self.before.clone(),
             written: self.written.clone(),

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use base::Digest;
-use net::api::{HostJob, HostWord};
+use net::api::{Copies, HostJob, HostWord};
 use net::clock::Stop;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -68,10 +68,14 @@ impl Work {
         }
         speaker.doing("asks the server");
         let fetch = |job: &HostJob| self.fetch(job, server, speaker);
-        match job.copy {
+        let done = match job.copy {
             None => fetch(job),
             Some(copies) => copy::make(job, copies, keeping, (&self.stop, speaker), fetch),
+        }?;
+        if let Some(size) = job.size_bytes.filter(|_| job.copy != Some(Copies::Overlay)) {
+            extend(Path::new(&job.target), size)?;
         }
+        Ok(done)
     }
 
     /// Waits until no other work writes to `target`: an attempt that was given up may still be at it.
@@ -171,6 +175,17 @@ impl Work {
         ended.map_err(|error| base::Error::from_io("wait for a command", std::io::Error::from(error)))?;
         Ok(child.wait()?)
     }
+}
+
+/// Lets a file be `size` bytes long, if it is shorter. A device has the size that it has.
+fn extend(target: &Path, size: u64) -> Result<()> {
+    let failed = |error| base::Error::from_io(format!("extend `{}`", target.display()), error);
+    let found = std::fs::metadata(target).map_err(failed)?;
+    if found.is_file() && found.len() < size {
+        let file = File::options().write(true).open(target).map_err(failed)?;
+        file.set_len(size).and_then(|()| file.sync_all()).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn called_off() -> Failure {

@@ -25,7 +25,7 @@ pub(super) fn make(
     fetch: impl Fn(&HostJob) -> Result<(String, Value)>,
 ) -> Result<(String, Value)> {
     let target = Path::new(&job.target);
-    if job.resume && copies == Copies::Overlay && target.exists() {
+    if job.resume && target.exists() {
         // Its attempt did not end, so nothing has used it.
         std::fs::remove_file(target)?;
     }
@@ -34,7 +34,7 @@ pub(super) fn make(
     let (base, report) = base(&kept, job, root, keeping, (stop, speaker), fetch)?;
     speaker.doing("makes the copy");
     match copies {
-        Copies::Overlay => base.overlay(&kept, target)?,
+        Copies::Overlay => base.overlay(&kept, target, job.size_bytes)?,
         Copies::Share => base.share(target)?,
     }
     Ok((job.root.clone(), report))
@@ -65,6 +65,7 @@ fn base(
                 let whole = HostJob {
                     target: part.to_string_lossy().into_owned(),
                     options: Vec::new(),
+                    size_bytes: None,
                     resume: true,
                     written: None,
                     ..job.clone()
