@@ -34,6 +34,7 @@ mod multicast;
 mod nbd;
 mod netboot;
 mod network;
+mod opennebula;
 mod peer;
 mod plain;
 mod programs;
@@ -54,6 +55,7 @@ mod site;
 mod swarm;
 mod sweep_plot;
 mod threads;
+mod torrent;
 mod trace;
 mod transfer;
 mod versions;
@@ -101,7 +103,8 @@ const GROUPS: &[&[&Group]] = &[
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
     &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
     &[&netboot::GROUP, &netboot::THREE],
-    &[&deploy::GROUP],
+    &[&deploy::GROUP, &opennebula::GROUP],
+    torrent::GROUPS,
     &[&coder::GROUP],
     cluster::GROUPS,
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],

@@ -23,8 +23,10 @@ const TITLES: &[(&str, &str)] = &[
     ("multicast", "Multicast to many hosts, with losses, slow hosts and other traffic"),
     ("netboot", "Bare machines that boot from the network"),
     ("network", "Multicast on networks with faults and other traffic"),
+    ("opennebula", "Machines of OpenNebula"),
     ("peers", "Machines that serve each other, beside other tools and multicast alone"),
     ("switch", "An agent on a switch: requests that it sends to machines nearby"),
+    ("torrent", "BitTorrent, beside multicast and other clients"),
     ("versions", "Commits, clones, many writers and prunes of one repository"),
 ];
 
