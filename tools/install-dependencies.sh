@@ -43,6 +43,7 @@ packages=(
     nbdkit                                              # and another server, of disks of a given speed
     xz-utils zstd bzip2                                 # files that are taken for disks
     fuse3                                               # mounts, and what ends them when their process dies
+    xorriso genisoimage                                 # disks with the settings of OpenNebula's machines
     openssh-client openssh-server                       # new host keys for installed disks; hosts that are reached by ssh
     etcd-server etcd-client                             # where several metadata services of a cluster keep their state
     util-linux-extra                                    # what of a file is in memory (fincore)

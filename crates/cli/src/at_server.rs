@@ -128,7 +128,8 @@ fn give(server: String, command: &mut Command) -> Result<()> {
         | Command::Cluster(_)
         | Command::Metadata(_)
         | Command::Device(_)
-        | Command::Token(_) => {}
+        | Command::Token(_)
+        | Command::Opennebula(_) => {}
         Command::Key(args) if args.is_of_repository() => return Err(refusal("key cut-over")),
         Command::Key(_) => {}
         Command::Verify(args) if args.repair.is_some() => return Err(refusal("verify --repair")),

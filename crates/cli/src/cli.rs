@@ -14,7 +14,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Capture and install", &["capture", "install", "commit", "grow", "shrink", "personalize"]),
     (
         "To many machines",
-        &["serve", "fetch", "deploy", "agent", "work", "switch", "status", "doctor", "token"],
+        &["serve", "fetch", "deploy", "agent", "work", "switch", "status", "doctor", "token", "opennebula"],
     ),
     ("Machines that boot from the network", &["netboot", "boot-image", "hosts", "boot-agent"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
@@ -118,6 +118,7 @@ pub(crate) enum Command {
     Disks(commands::disks::Args),
     Mount(commands::mount::Args),
     Token(commands::token::Args),
+    Opennebula(commands::opennebula::Args),
     #[command(visible_alias = "ls")]
     Images(commands::images::Args),
     #[command(visible_alias = "info")]

@@ -76,6 +76,7 @@ fn run(context: &Context, command: &Command) -> exit::Result<()> {
         Command::Mount(args) => commands::mount::run(context, args),
         Command::Disks(args) => commands::disks::run(context, args),
         Command::Token(args) => commands::token::run(context, args),
+        Command::Opennebula(args) => commands::opennebula::run(context, args),
         Command::Images(args) => commands::images::run(context, args),
         Command::Inspect(args) => commands::inspect::run(context, args),
         Command::Log(args) => commands::log::run(context, args),

@@ -350,6 +350,7 @@ fn the_help_names_every_command_and_all_exit_codes() {
         "status",
         "doctor",
         "token",
+        "opennebula",
         "netboot",
         "boot-image",
         "hosts",

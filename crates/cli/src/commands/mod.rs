@@ -29,6 +29,7 @@ pub(crate) mod log;
 pub(crate) mod metadata;
 pub(crate) mod mount;
 pub(crate) mod netboot;
+pub(crate) mod opennebula;
 pub(crate) mod personalize;
 pub(crate) mod profile;
 pub(crate) mod prune;

@@ -1,0 +1,81 @@
+//! What is done on a host: commands for a shell there, by ssh.
+
+use std::process::Command;
+
+use super::own;
+use super::place::{Place, quoted};
+use super::settings::{Repository, Settings, address};
+use crate::exit::{Exit, Failure, Result};
+
+/// Runs `script` on `host`, and returns what it prints.
+pub(super) fn run(settings: &Settings, host: &str, script: &str, input: &[u8]) -> Result<String> {
+    let mut command = shell(settings, host, script);
+    let output = own::with_input(&mut command, input)
+        .map_err(|error| base::Error::from_io("run ssh".to_owned(), error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it gives no reason");
+    let away = output.status.code() == Some(255);
+    let what = if away { "can't be reached" } else { "it failed there" };
+    Err(Failure::new(Exit::Failed, format!("host {host}: {what}: {last}")))
+}
+
+/// The command for `script`, of which the first failure is the end.
+pub(super) fn shell(settings: &Settings, host: &str, script: &str) -> Command {
+    settings.ssh().shell(&address(host), &format!("sh -c {}", single(&format!("set -e\n{script}"))))
+}
+
+fn single(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Captures the file at `place`, of the format `format`, as a new version of `image`. `around`: commands before it
+/// and after it, the latter in every case.
+pub(super) fn capture(
+    settings: &Settings,
+    repository: &Repository,
+    (place, format): (&Place, &str),
+    image: &str,
+    copy: &str,
+) -> Result<Saved> {
+    let file = if copy.is_empty() { place.path.clone() } else { format!("{}.save", place.path) };
+    // What a machine wrote must not choose what is read: a raw disk may begin like a file of another format.
+    let how = if format == "raw" { "--format raw" } else { "--backing" };
+    let script = format!(
+        "{copy}\n{} --json --yes capture {file} {image} {how} --to {} --token-file -",
+        settings.program(),
+        quoted(&repository.server),
+    );
+    let token = repository.token()?;
+    let records = own::finish(shell(settings, &place.host, &script), token.as_bytes());
+    let records = records.map_err(|failure| failure.context(format!("save {place}")))?;
+    let record = own::record(&records, "captured")?;
+    match (record["number"].as_u64(), record["encoded_bytes"].as_u64()) {
+        (Some(number), encoded) => Ok(Saved { number, encoded_bytes: encoded.unwrap_or(0) }),
+        _ => Err(Failure::new(Exit::Failed, "the capture has no number")),
+    }
+}
+
+/// A version that a host has sent.
+pub(super) struct Saved {
+    pub number: u64,
+    /// Bytes of its chunks.
+    pub encoded_bytes: u64,
+}
+
+/// Commands that make `PATH.save` of `path` at one moment, while `domain` runs, and remove it at the end. The machine
+/// stands still meanwhile, and goes on in every case.
+pub(super) fn still_copy(settings: &Settings, path: &str, domain: Option<&str>) -> String {
+    let virsh = &settings.virsh;
+    let copy = format!("rm -f {path}.save\ncp --reflink=auto --sparse=always {path} {path}.save");
+    match domain {
+        None => format!("trap 'rm -f {path}.save' EXIT\n{copy}"),
+        // A machine that stands still has given all that it wrote to its file.
+        Some(domain) => format!(
+            "trap '{virsh} resume {domain} >&2; rm -f {path}.save' EXIT\n{virsh} suspend {domain} >&2\n{copy}\n\
+             {virsh} resume {domain} >&2\ntrap 'rm -f {path}.save' EXIT"
+        ),
+    }
+}

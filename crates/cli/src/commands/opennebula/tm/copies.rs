@@ -1,0 +1,141 @@
+//! Disks that begin as images: CLONE and LN.
+
+use std::time::Duration;
+
+use base::units::show_bytes;
+use base::{Digest, Instant};
+use net::api::{Copies, HostJob, WORK_FORMAT};
+use net::clock::Stop;
+use net::deploy::{Host, HostState, Rules};
+
+use crate::args::ServerAccess;
+use crate::commands::Context;
+use crate::commands::opennebula::place::{Place, Source};
+use crate::commands::opennebula::settings::{Form, Repository, Settings, address};
+use crate::commands::opennebula::vm::Machine;
+use crate::exit::{Exit, Failure, Result};
+use crate::{connect, interrupt, repository, version};
+
+/// How often it is said how far a disk is.
+const REPORT: Duration = Duration::from_secs(10);
+/// How long the server may take to answer at first.
+const WAIT: Duration = Duration::from_secs(20);
+const MIB: u64 = 1 << 20;
+
+/// What is to be where.
+pub(super) struct Order<'a> {
+    pub source: &'a Source,
+    pub target: &'a Place,
+    pub form: Form,
+    /// The least size of the disk, in MB.
+    pub size_mb: Option<u64>,
+}
+
+/// Makes the disk of a machine a copy of its image.
+pub(super) fn clone(context: &Context, source: &str, target: &str, machine: &str) -> Result<()> {
+    make(context, &Source::parse(source)?, &Place::parse(target)?, machine)
+}
+
+/// Makes it the newest version of an image that the machine keeps.
+pub(super) fn link(context: &Context, source: &str, target: &str, machine: &str) -> Result<()> {
+    let source = Source::parse(source)?;
+    if source.is_pinned() {
+        let text = format!("{source} is one version for ever: what a machine changes could not be kept");
+        return Err(Failure::new(Exit::Refused, text)
+            .hint("clone the image (oneimage clone), and make the clone persistent"));
+    }
+    make(context, &source, &Place::parse(target)?, machine)
+}
+
+fn make(context: &Context, source: &Source, target: &Place, machine: &str) -> Result<()> {
+    let settings = Settings::load()?;
+    // A kernel or an initrd is a file that nobody changes.
+    let Some(number) = target.disk() else {
+        return place(context, &settings, &Order { source, target, form: Form::Full, size_mb: None });
+    };
+    let machine = Machine::ask(machine)?;
+    let disk = machine.disk(number)?;
+    // A CD is read as it is, and is nobody's to change.
+    let form =
+        if disk.is_cd { Form::Full } else { disk.copy.as_deref().map_or(Ok(settings.copy), Form::parse)? };
+    if let Some(format) = disk.format.as_deref().filter(|format| *format != form.format()) {
+        let text = format!("disk {number} is to be {format}, but DISKCAST_COPY makes it {}", form.format());
+        return Err(Failure::new(Exit::Refused, text)
+            .hint("DRIVER and DISKCAST_COPY must agree: overlay is qcow2, share and full are raw"));
+    }
+    place(context, &settings, &Order { source, target, form, size_mb: disk.size_mb })
+}
+
+/// Does it by a job of the host, which waits for the fetch of another job if that brings the same image.
+pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -> Result<()> {
+    let repository = settings.repository(&order.source.repository)?;
+    let (reference, root) = find(context, repository, &order.source.name)?;
+    let folder = order.target.folder();
+    let store = folder.rsplit_once('/').map_or("", |(store, _)| store);
+    let job = HostJob {
+        format: WORK_FORMAT,
+        server: repository.server.clone(),
+        token: repository.token()?,
+        reference,
+        target: order.target.path.clone(),
+        root: root.to_hex(),
+        copy: match order.form {
+            Form::Overlay => Some(Copies::Overlay),
+            Form::Share => Some(Copies::Share),
+            Form::Full => None,
+        },
+        options: Vec::new(),
+        size_bytes: order.size_mb.map(|size| size * MIB),
+        // A script that was killed may have begun; no machine has run from the disk yet.
+        resume: true,
+        // The folder, and who tells OpenNebula how much is used of it.
+        before: Some(format!("mkdir -p {folder} && echo diskcast >{store}/.monitor")),
+        written: None,
+    };
+    let host = Host { name: order.target.host.clone(), address: address(&order.target.host), job };
+    let stop = Stop::new();
+    let asked = stop.clone();
+    interrupt::cooperate(move || asked.stop())?;
+    let mut told = Instant::default();
+    let done = net::deploy::run(&[host], (root, rules()), &settings.ssh(), &stop, |deploy, now| {
+        if let HostState::Working { done, total, .. } = deploy.host(0)
+            && now.since(told) >= REPORT
+        {
+            told = now;
+            let (done, total) = (show_bytes(*done), show_bytes(*total));
+            context.output.remark(&format!("INFO: {}: {done} of {total}", order.target));
+        }
+    });
+    match done.host(0) {
+        HostState::Ready { .. } => Ok(()),
+        HostState::Failed { why } => {
+            Err(Failure::new(Exit::Failed, format!("host {}: {why}", order.target.host)))
+        }
+        _ => Err(Failure::new(Exit::Interrupted, "it was called off")),
+    }
+}
+
+fn rules() -> Rules {
+    Rules {
+        at_once: 1,
+        wave: 1,
+        stagger: Duration::ZERO,
+        attempts: 3,
+        pause: Duration::from_secs(2),
+        silence: Duration::from_secs(30),
+        standstill: Duration::from_secs(300),
+        host_time: None,
+        time: None,
+        failures: None,
+    }
+}
+
+/// The version by its number, and the name of its content.
+fn find(context: &Context, repository: &Repository, name: &str) -> Result<(String, Digest)> {
+    let reference = repository::reference(name)?;
+    let access = ServerAccess { token_file: Some(repository.token_file.clone()), wait: WAIT };
+    let client =
+        connect::client(&repository.server, &access, &context.global.keys, Stop::new(), context.output)?;
+    let found = version::find(context, &client, client.url(), &reference)?;
+    Ok((format!("{}@{}", found.manifest.image, found.manifest.number), found.manifest.root.name()))
+}

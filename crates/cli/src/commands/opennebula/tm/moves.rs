@@ -1,0 +1,136 @@
+//! Disks that go elsewhere: to another host, or back to the repository.
+
+use std::process::Stdio;
+
+use super::copies::{self, Order};
+use super::snapshots::name_inside;
+use crate::commands::Context;
+use crate::commands::opennebula::host;
+use crate::commands::opennebula::place::{Place, Source};
+use crate::commands::opennebula::settings::{Form, Settings};
+use crate::commands::opennebula::vm::Machine;
+use crate::exit::{Exit, Failure, Result};
+
+/// Moves a machine's folder to another host. The call for each disk is of no account: it is in the folder.
+pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) -> Result<()> {
+    let (from, to) = (Place::parse(from)?, Place::parse(to)?);
+    if from == to || from.disk().is_some() {
+        return Ok(());
+    }
+    if !from.is_of_a_machine() || !to.is_of_a_machine() {
+        return Err(Failure::new(Exit::Refused, format!("`{from}` or `{to}` is no machine's folder")));
+    }
+    let machine = Machine::ask(machine)?;
+    if machine.lost_its_host() {
+        return Ok(());
+    }
+    let settings = Settings::load()?;
+    let bases = bases(&settings, &machine, &from)?;
+    // What was there before is of a move that ended in the middle.
+    host::run(&settings, &to.host, &format!("rm -rf {0}\nmkdir -p {0}", to.path), b"")?;
+    let mut left_out = String::new();
+    for base in &bases {
+        // The other host fetches what it lacks, as for a new machine; what it can't fetch is sent with the rest.
+        if bring(context, &settings, base, &to).is_ok() {
+            left_out += &format!(" --exclude=./{}", base.name);
+        }
+    }
+    send(&settings, (&from, &to), &left_out)?;
+    host::run(&settings, &from.host, &format!("rm -rf {}", from.path), b"").map(drop)
+}
+
+/// An image that disks of a machine lie over, by its name beside them.
+struct Base {
+    /// `.diskcast-KEY`.
+    name: String,
+    /// The version by which the host got it.
+    reference: String,
+    repository: String,
+}
+
+/// The images beside the disks at `from` that the host still knows.
+fn bases(settings: &Settings, machine: &Machine, from: &Place) -> Result<Vec<Base>> {
+    let sources = machine.disks().iter().filter_map(|disk| Source::parse(disk.source.as_deref()?).ok());
+    let Some(repository) = sources.map(|source| source.repository).next() else { return Ok(Vec::new()) };
+    let script = format!(
+        "cd {}\nls -A | grep '^[.]diskcast-' || true\necho\n{} agent --list --json || true",
+        from.path,
+        settings.program()
+    );
+    let text = host::run(settings, &from.host, &script, b"")?;
+    let (names, kept) = text.split_once("\n\n").unwrap_or((text.trim(), ""));
+    let kept: Vec<serde_json::Value> =
+        kept.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let known = names.lines().filter_map(|name| {
+        let key = name.trim().strip_prefix(".diskcast-")?;
+        let image = kept.iter().find(|image| image["key"] == key)?;
+        let reference = image["image"].as_str()?.to_owned();
+        Some(Base { name: name.trim().to_owned(), reference, repository: repository.clone() })
+    });
+    Ok(known.collect())
+}
+
+/// Makes an overlay over the image in the folder `to`, so that the image is beside it, and removes the overlay.
+fn bring(context: &Context, settings: &Settings, base: &Base, to: &Place) -> Result<()> {
+    let source = Source { repository: base.repository.clone(), name: base.reference.clone() };
+    let target = Place { host: to.host.clone(), path: format!("{}/disk.0", to.path) };
+    let order = Order { source: &source, target: &target, form: Form::Overlay, size_mb: None };
+    copies::place(context, settings, &order)?;
+    host::run(settings, &to.host, &format!("test -e {}/{}", to.path, base.name), b"").map(drop)
+}
+
+/// Sends the folder from one host to the other, through this machine.
+fn send(settings: &Settings, (from, to): (&Place, &Place), left_out: &str) -> Result<()> {
+    let mut packer = host::shell(settings, &from.host, &format!("tar -C {} -cSf - {left_out} .", from.path));
+    let failed = |error| base::Error::from_io("run ssh".to_owned(), error);
+    let mut packing = packer.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let mut unpacker =
+        host::shell(settings, &to.host, &format!("tar -C {} --unlink-first -xSf -\nsync -f {0}", to.path));
+    let unpacked = unpacker.stdin(packing.stdout.take().expect("it is piped")).output().map_err(failed)?;
+    let packed = packing.wait().map_err(failed)?;
+    match packed.success() && unpacked.status.success() {
+        true => Ok(()),
+        false => {
+            let why = String::from_utf8_lossy(&unpacked.stderr).trim().to_owned();
+            let text = format!("`{from}` could not be sent to `{to}`: {why}");
+            Err(Failure::new(Exit::Failed, text).hint("it is still where it was"))
+        }
+    }
+}
+
+/// Saves a disk that a machine keeps as the next version of its image.
+pub(super) fn to_image(from: &str, source: &str, machine: &str) -> Result<()> {
+    let (from, source) = (Place::parse(from)?, Source::parse(source)?);
+    if source.is_pinned() {
+        return Err(Failure::new(Exit::Refused, format!("{source} is one version for ever"))
+            .hint(format!("the disk stays at {from}")));
+    }
+    let settings = Settings::load()?;
+    let (_, format) = Machine::with_disk(&from, machine)?;
+    let repository = settings.repository(&source.repository)?;
+    host::capture(&settings, repository, (&from, format), &source.name, "")?;
+    Ok(())
+}
+
+/// Saves a disk as a new image: as it is, or as it was at a snapshot. The machine may run.
+pub(super) fn to_new_image(from: &str, source: &str, snapshot: &str, machine: &str) -> Result<()> {
+    let (from, source) = (Place::parse(from)?, Source::parse(source)?);
+    let settings = Settings::load()?;
+    let (machine, format) = Machine::with_disk(&from, machine)?;
+    let repository = settings.repository(&source.repository)?;
+    let path = &from.path;
+    let copy = match snapshot.parse::<u64>() {
+        Err(_) => host::still_copy(&settings, path, machine.running()),
+        Ok(snapshot) => {
+            let take = if format == "qcow2" {
+                let name = name_inside(snapshot);
+                format!("qemu-img convert -U -l snapshot.name={name} -f qcow2 -O qcow2 {path} {path}.save")
+            } else {
+                format!("cp --reflink=auto --sparse=always {path}.snap/{snapshot} {path}.save")
+            };
+            format!("trap 'rm -f {path}.save' EXIT\n{take}")
+        }
+    };
+    host::capture(&settings, repository, (&from, format), &source.name, &copy)?;
+    Ok(())
+}

@@ -1,0 +1,350 @@
+//! OpenNebula's drivers, as oned's programs call them: lines of a transfer script, and orders in XML, on hosts of a
+//! virtual network that have folders of their own.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+mod opennebula_common;
+
+use common::assert_same;
+use common::running::suspend;
+use opennebula_common::{Cloud, Disk};
+
+#[test]
+fn machines_get_private_copies_and_the_second_costs_no_network() {
+    let Some(cloud) = Cloud::new(2, 16) else { return };
+    assert_eq!(cloud.store("stat", 0, "<PATH>diskcast:web</PATH>"), Ok("16".into()));
+    let source = cloud.store("cp", 0, "<PATH>diskcast:web</PATH>").unwrap();
+    assert_eq!(source.trim(), "main:web@1 qcow2");
+    // Machine 1 has a larger disk.
+    cloud.machine(1, 3, &[Disk { size_mb: 24, ..Disk::of("main:web@1") }]);
+    cloud.machine(2, 3, &[Disk::of("main:web@1")]);
+    let received = || cloud.star.traffic().unwrap()[1].received.bytes;
+    let mut taken = Vec::new();
+    for machine in [1, 2] {
+        let before = received();
+        let disk = cloud.place(1, machine, "disk.0");
+        assert_eq!(
+            cloud.transfer(machine, &format!("CLONE diskcast main:web@1 {disk} {machine} 101")),
+            Ok(())
+        );
+        taken.push(received() - before);
+    }
+    assert!(taken[0] > 4 << 20 && taken[1] < 64 << 10, "bytes that the host received: {taken:?}");
+    cloud.qemu(1, 2, "compare -f raw -F qcow2 FOLDER/disk.img disk.0");
+    let about = cloud.qemu(1, 1, "info --output=json disk.0");
+    let about: serde_json::Value = serde_json::from_str(&about).unwrap();
+    assert_eq!(about["virtual-size"], 24 << 20);
+    // What the system datastore's driver is called makes no difference.
+    let disk = cloud.place(2, 2, "disk.0");
+    assert_eq!(cloud.transfer(2, &format!("CLONE.ssh diskcast main:web@1 {disk} 2 101")), Ok(()));
+    cloud.qemu(2, 2, "compare -f raw -F qcow2 FOLDER/disk.img disk.0");
+
+    // How much each takes is told by the host.
+    let store = cloud.folder.join("datastores/100");
+    let told = cloud.at(1, "monitor_ds", "100");
+    assert!(told.starts_with("VM = [ ID = 1, MONITOR = \""), "{told}");
+    assert_eq!(cloud.read(1, "100/.monitor"), "diskcast\n");
+
+    // Gone is gone, and may be said twice. What is no machine's stays.
+    let gone = cloud.place(1, 1, "");
+    assert_eq!(cloud.transfer(1, &format!("DELETE diskcast {gone} 1 100")), Ok(()));
+    assert_eq!(cloud.transfer(1, &format!("DELETE diskcast {gone} 1 100")), Ok(()));
+    assert!(!cloud.host_path(1, "100/1").exists());
+    let wrong = format!("{}:{}", cloud.host(1), store.display());
+    assert!(
+        cloud
+            .transfer(1, &format!("DELETE diskcast {wrong} 1 100"))
+            .unwrap_err()
+            .contains("not in a machine's")
+    );
+    cloud.qemu(1, 2, "compare -f raw -F qcow2 FOLDER/disk.img disk.0");
+}
+
+#[test]
+fn what_a_machine_keeps_is_the_next_version() {
+    let Some(cloud) = Cloud::new(2, 16) else { return };
+    let import = "<PATH>diskcast:web</PATH><PERSISTENT>1</PERSISTENT>";
+    assert_eq!(cloud.store("cp", 7, import).unwrap().trim(), "main:one-7 qcow2");
+    cloud.machine(1, 3, &[Disk::of("main:one-7")]);
+    let disk = cloud.place(1, 1, "disk.0");
+    // One version for ever can't be kept.
+    let refused = cloud.transfer(1, &format!("LN diskcast main:web@1 {disk} 1 101")).unwrap_err();
+    assert!(refused.contains("one version for ever"), "{refused}");
+    assert_eq!(cloud.transfer(1, &format!("LN diskcast main:one-7 {disk} 1 101")), Ok(()));
+    cloud.write(1, 1, "write -P 7 1M 64k");
+    assert_eq!(cloud.transfer(1, &format!("MVDS diskcast {disk} main:one-7 1 101")), Ok(()));
+    assert_eq!(cloud.transfer(1, &format!("DELETE diskcast {} 1 100", cloud.place(1, 1, ""))), Ok(()));
+    // The next machine has it; the image that it began as is as it was.
+    let disk = cloud.place(2, 1, "disk.0");
+    assert_eq!(cloud.transfer(1, &format!("LN diskcast main:one-7 {disk} 1 101")), Ok(()));
+    cloud.reads(2, 1, "read -P 7 1M 64k");
+    assert_eq!(cloud.bench.json("images one-7").len(), 2);
+    assert!(cloud.bench.see("install web@1 again.img --yes -q").ends_with("exit: 0\n"));
+    assert_same(&cloud.bench.path("disk.img"), &cloud.bench.path("again.img"));
+    // Removed with OpenNebula's image; `web` is not.
+    assert_eq!(cloud.store("rm", 7, "<SOURCE>main:one-7</SOURCE>"), Ok(String::new()));
+    assert_eq!(cloud.store("rm", 7, "<SOURCE>main:one-7</SOURCE>"), Ok(String::new()));
+    assert_eq!(cloud.store("rm", 8, "<SOURCE>main:web@1</SOURCE>"), Ok(String::new()));
+    let names: Vec<_> = cloud.bench.json("images").iter().map(|image| image["name"].clone()).collect();
+    assert_eq!(names, ["web"]);
+}
+
+#[test]
+fn a_disk_is_saved_while_its_machine_runs() {
+    let Some(cloud) = Cloud::new(1, 8) else { return };
+    cloud.machine(4, 26, &[Disk::of("main:web@1")]);
+    let disk = cloud.place(1, 4, "disk.0");
+    assert_eq!(cloud.transfer(4, &format!("CLONE diskcast main:web@1 {disk} 4 101")), Ok(()));
+    cloud.write(1, 4, "write -P 9 2M 4k");
+    let source = cloud.store("mkfs", 9, "<FORMAT>save_as</FORMAT><SIZE>8</SIZE>").unwrap();
+    assert_eq!(source.trim(), "main:one-9");
+    assert_eq!(cloud.transfer(4, &format!("CPDS diskcast {disk} main:one-9 -1 4 101")), Ok(()));
+    // The machine stood still for the copy, and went on.
+    assert_eq!(cloud.virsh(), ["suspend one-4", "resume one-4"]);
+    cloud.machine(5, 3, &[Disk::of("main:one-9")]);
+    let copy = cloud.place(1, 5, "disk.0");
+    assert_eq!(cloud.transfer(5, &format!("CLONE diskcast main:one-9 {copy} 5 101")), Ok(()));
+    cloud.reads(1, 5, "read -P 9 2M 4k");
+    // It goes on, too, if the copy can't be made.
+    std::fs::remove_file(cloud.host_path(1, "100/4/disk.0")).unwrap();
+    let failed = cloud.transfer(4, &format!("CPDS diskcast {disk} main:one-10 -1 4 101")).unwrap_err();
+    assert!(failed.contains("save"), "{failed}");
+    assert_eq!(cloud.virsh(), ["suspend one-4", "resume one-4"]);
+}
+
+#[test]
+fn snapshots_of_a_disk_come_back() {
+    let Some(cloud) = Cloud::new(1, 8) else { return };
+    for form in ["overlay", "full"] {
+        let format = if form == "overlay" { "qcow2" } else { "raw" };
+        let machine = if form == "overlay" { 1 } else { 2 };
+        cloud.machine(machine, 0, &[Disk { format, copy: form, ..Disk::of("main:web@1") }]);
+        let disk = cloud.place(1, machine, "disk.0");
+        let act = |line: &str| {
+            cloud.transfer(machine, &line.replace("DISK", &disk).replace("VM", &machine.to_string()))
+        };
+        assert_eq!(act("CLONE diskcast main:web@1 DISK VM 101"), Ok(()));
+        cloud.io(format, 1, machine, "write -P 1 0 64k");
+        assert_eq!(act("SNAP_CREATE diskcast DISK 0 VM 100"), Ok(()));
+        // A script that was killed is repeated.
+        assert_eq!(act("SNAP_CREATE diskcast DISK 0 VM 100"), Ok(()));
+        cloud.io(format, 1, machine, "write -P 2 0 64k");
+        assert_eq!(act("CPDS diskcast DISK main:one-2VM 0 VM 101"), Ok(()));
+        assert_eq!(act("SNAP_REVERT diskcast DISK 0 VM 100"), Ok(()));
+        cloud.io(format, 1, machine, "read -P 1 0 64k");
+        assert_eq!(act("SNAP_DELETE diskcast DISK 0 VM 100"), Ok(()));
+        assert!(act("SNAP_REVERT diskcast DISK 0 VM 100").is_err(), "it is gone");
+        assert!(act("SNAP_CREATE_LIVE diskcast DISK 1 VM 100").unwrap_err().contains("running"));
+        // Growing, and what can't be done.
+        assert_eq!(act("RESIZE diskcast DISK 12 VM 100"), Ok(()));
+        assert!(act("RESIZE diskcast DISK 4 VM 100").is_err(), "it would lose what is at its end");
+        // The image of the snapshot.
+        cloud.machine(3, 3, &[Disk::of(&format!("main:one-2{machine}"))]);
+        let copy = cloud.place(1, 3, "disk.0");
+        assert_eq!(cloud.transfer(3, &format!("CLONE diskcast main:one-2{machine} {copy} 3 101")), Ok(()));
+        cloud.reads(1, 3, "read -P 1 0 64k");
+    }
+}
+
+#[test]
+fn a_machine_moves_with_what_it_wrote() {
+    let Some(cloud) = Cloud::new(2, 16) else { return };
+    cloud.machine(1, 3, &[Disk::of("main:web@1")]);
+    let (disk, folder, there) = (cloud.place(1, 1, "disk.0"), cloud.place(1, 1, ""), cloud.place(2, 1, ""));
+    assert_eq!(cloud.transfer(1, &format!("CLONE diskcast main:web@1 {disk} 1 101")), Ok(()));
+    cloud.write(1, 1, "write -P 3 4M 64k");
+    let before = cloud.star.traffic().unwrap()[1].sent.bytes;
+    let lines = format!(
+        "MV diskcast {disk} {} 1 100\nMV diskcast {folder} {there} 1 100",
+        cloud.place(2, 1, "disk.0")
+    );
+    assert_eq!(cloud.transfer(1, &lines), Ok(()));
+    // The other host has the image from the server, and by ssh only what the machine wrote.
+    let sent = cloud.star.traffic().unwrap()[1].sent.bytes - before;
+    assert!(sent < 2 << 20, "{sent} bytes");
+    assert!(!cloud.host_path(1, "100/1").exists());
+    cloud.reads(2, 1, "read -P 3 4M 64k");
+    cloud.reads(2, 1, "read -P 0 3M 64k");
+    // Back, by a host that can't ask the server: the image comes with the folder.
+    std::fs::rename(cloud.bench.path("bin/diskcast"), cloud.bench.path("bin/away")).unwrap();
+    let lines = format!("MV diskcast {there} {folder} 1 100");
+    assert_eq!(cloud.transfer(1, &lines), Ok(()));
+    cloud.reads(1, 1, "read -P 3 4M 64k");
+    cloud.reads(1, 1, "read -P 20 512k 512");
+}
+
+#[test]
+fn disks_without_images_are_what_they_should_be() {
+    let Some(cloud) = Cloud::new(1, 1) else { return };
+    cloud.machine(
+        1,
+        3,
+        &[Disk { format: "qcow2", filesystem: "ext4", size_mb: 64, ..Disk::of("") }, Disk::of("")],
+    );
+    let (first, second, third) =
+        (cloud.place(1, 1, "disk.0"), cloud.place(1, 1, "disk.1"), cloud.place(1, 1, "disk.2"));
+    let script = cloud.bench.path("context.sh");
+    std::fs::write(&script, "SET_HOSTNAME=web\n").unwrap();
+    let script = script.display();
+    let lines = format!(
+        "MKIMAGE diskcast 64 qcow2 {first} 1 100\nMKSWAP diskcast 16 {second} 1 100\n\
+         CONTEXT diskcast {script} {script}:other.sh {third} 1 100"
+    );
+    assert_eq!(cloud.transfer(1, &lines), Ok(()));
+    cloud.qemu(1, 1, "convert -O raw disk.0 FOLDER/flat");
+    assert_eq!(cloud.kind("flat").as_deref(), Some("ext4"));
+    let path = |name: &str| cloud.host_path(1, &format!("100/1/{name}")).display().to_string();
+    assert_eq!(cloud.kind(&path("disk.1")).as_deref(), Some("swap"));
+    let listed = cloud.bench.tool(&format!("isoinfo -J -f -i {}", path("disk.2")));
+    assert_eq!(listed.lines().collect::<Vec<_>>(), ["/context.sh", "/other.sh"]);
+    let label = cloud.bench.tool(&format!("blkid -o value -s LABEL {}", path("disk.2")));
+    assert_eq!(label.trim(), "CONTEXT");
+}
+
+#[test]
+fn what_fails_says_why_and_can_be_repeated() {
+    // Host 2 has little room.
+    let small = |host: &lab::Host| match host.index() {
+        2 => "mount -t tmpfs -o size=8m tmpfs DATASTORES".to_owned(),
+        _ => "true".to_owned(),
+    };
+    let Some(cloud) = Cloud::with(2, 16, small) else { return };
+    cloud.machine(1, 3, &[Disk::of("main:web@1")]);
+    let disk = cloud.place(1, 1, "disk.0");
+    let clone = format!("CLONE diskcast main:web@1 {disk} 1 101");
+    // Killed while the host waits for the server: nothing is there, and nothing goes on there.
+    let (gate, started) = (cloud.bench.path("gate"), cloud.bench.path("started"));
+    std::fs::write(&gate, "").unwrap();
+    let mut killed = cloud.script("tm", "clone", &format!("main:web@1 {disk} 1 101")).spawn().unwrap();
+    until(|| std::fs::read_to_string(&started).is_ok_and(|pid| pid.ends_with('\n')));
+    suspend(&cloud.server.child);
+    std::fs::remove_file(&gate).unwrap();
+    let pid = std::fs::read_to_string(&started).unwrap();
+    until(|| has_children(pid.trim()));
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    until(|| !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists());
+    cloud.server.signal("CONT");
+    assert!(!cloud.host_path(1, "100/1/disk.0").exists());
+    assert_eq!(cloud.transfer(1, &clone), Ok(()));
+    assert_eq!(cloud.transfer(1, &clone), Ok(()), "repeated");
+    cloud.qemu(1, 1, "compare -f raw -F qcow2 FOLDER/disk.img disk.0");
+
+    for (line, why) in [
+        (format!("CLONE diskcast main:nothing@1 {disk} 1 101"), "nothing"),
+        (format!("CLONE diskcast other:web@1 {disk} 1 101"), "no repository `other`"),
+        (format!("CLONE diskcast /var/lib/one/x {disk} 1 101"), "names no image"),
+        ("CLONE diskcast main:web@1 192.0.2.1:/ds/100/1/disk.0 1 101".to_owned(), "192.0.2.1"),
+        (format!("CLONE diskcast main:web@1 {disk} 99 101"), "onevm"),
+        (format!("FLY diskcast {disk}"), "no script"),
+    ] {
+        let said = cloud.transfer(1, &line).unwrap_err();
+        assert!(said.contains(why), "{line}: {said}");
+    }
+    cloud.machine(2, 3, &[Disk { format: "raw", copy: "full", ..Disk::of("main:web@1") }]);
+    let full = cloud.place(2, 2, "disk.0");
+    let said = cloud.transfer(2, &format!("CLONE diskcast main:web@1 {full} 2 101")).unwrap_err();
+    assert!(said.contains("space") || said.contains("free"), "{said}");
+}
+
+#[test]
+fn a_datastore_imports_clones_makes_and_removes() {
+    let Some(cloud) = Cloud::new(1, 4) else { return };
+    let disk = cloud.bench.path("disk.img").display().to_string();
+    let path = format!("<PATH>{disk}</PATH>");
+    assert_eq!(cloud.store("stat", 0, &path), Ok("4".into()));
+    // A file of the front-end's own is nobody's to import.
+    let restricted = cloud.store_of("cp", 3, &path, "<RESTRICTED_DIRS>/</RESTRICTED_DIRS>").unwrap_err();
+    assert!(restricted.contains("restricted"), "{restricted}");
+    let wrong = format!("{path}<TEMPLATE><MD5>{}</MD5></TEMPLATE>", "0".repeat(32));
+    assert!(cloud.store("cp", 3, &wrong).unwrap_err().contains("damaged"));
+    let safe = "<RESTRICTED_DIRS>/</RESTRICTED_DIRS><SAFE_DIRS>/tmp</SAFE_DIRS>";
+    assert_eq!(cloud.store_of("cp", 3, &path, safe).unwrap().trim(), "main:one-3 qcow2");
+    assert!(cloud.bench.see("install one-3 again.img --yes -q").ends_with("exit: 0\n"));
+    assert_same(&cloud.bench.path("disk.img"), &cloud.bench.path("again.img"));
+    let clone = "<PATH>main:one-3</PATH>";
+    assert_eq!(cloud.store("clone", 4, clone).unwrap().trim(), "main:one-4 qcow2");
+    assert_eq!(cloud.store("clone", 4, clone).unwrap().trim(), "main:one-4 qcow2", "repeated");
+    assert_eq!(cloud.store("mkfs", 5, "<SIZE>64</SIZE><FS>ext4</FS>").unwrap().trim(), "main:one-5");
+    assert!(cloud.bench.see("install one-5 made.img --yes -q").ends_with("exit: 0\n"));
+    assert_eq!(cloud.kind("made.img").as_deref(), Some("ext4"));
+    let space = cloud.store("monitor", 1, "").unwrap();
+    assert!(space.contains("USED_MB=") && space.contains("TOTAL_MB="), "{space}");
+    let export = cloud.store("export", 3, "<SOURCE>main:one-3</SOURCE>").unwrap();
+    assert!(export.contains("diskcast:one-3@1") && export.contains("<SIZE>4</SIZE>"), "{export}");
+    // What another image of OpenNebula has is cloned, since that one may go.
+    assert_eq!(cloud.store("cp", 6, "<PATH>diskcast:one-3@1</PATH>").unwrap().trim(), "main:one-6 qcow2");
+    assert!(cloud.store("snap_revert", 3, "<SOURCE>main:one-3</SOURCE>").unwrap_err().contains("versions"));
+
+    let shown = cloud.run(cloud.script("market", "monitor", "7"), "<MARKET_DRIVER_ACTION_DATA/>").unwrap();
+    let apps = shown.lines().filter_map(|line| line.strip_prefix("APP=\"")?.strip_suffix('"'));
+    let apps: Vec<String> = apps.map(opennebula_common::plain).collect();
+    assert_eq!(apps.len(), 5, "{shown}");
+    assert!(apps.iter().any(|app| app.contains("NAME=\"web\"\nSOURCE=\"diskcast:web@1\"")), "{apps:?}");
+}
+
+#[test]
+fn a_backup_is_versions_and_comes_back() {
+    let Some(cloud) = Cloud::new(1, 8) else { return };
+    let vm = cloud.machine(4, 3, &[Disk::of("main:web@1")]);
+    let (disk, folder) = (cloud.place(1, 4, "disk.0"), cloud.place(1, 4, ""));
+    assert_eq!(cloud.transfer(4, &format!("CLONE diskcast main:web@1 {disk} 4 101")), Ok(()));
+    cloud.write(1, 4, "write -P 5 1M 4k");
+    let around =
+        |action: &str| cloud.run(cloud.script("tm", action, &format!("{folder} 0 one-4 - 4 100")), &vm);
+    assert_eq!(around("prebackup_live"), Ok(String::new()));
+    assert_eq!(cloud.virsh(), ["suspend one-4", "resume one-4"]);
+    cloud.write(1, 4, "write -P 6 1M 4k");
+    let words = format!("{folder} 0 uuid - 4 102");
+    let saved = cloud.run(cloud.script("datastore", "backup", &words), &cloud.order("", "")).unwrap();
+    let words: Vec<_> = saved.split_whitespace().collect();
+    assert_eq!(words[0], "main:one-vm-4-disk-0@1");
+    assert_eq!(around("postbackup_live"), Ok(String::new()));
+    assert!(!cloud.host_path(1, "100/4/backup").exists());
+    cloud.image(11, words[0]);
+    let restore = cloud.script("tm", "restore", &format!("{folder} 4 11 0 -1"));
+    assert_eq!(cloud.run(restore, ""), Ok(String::new()));
+    cloud.reads(1, 4, "read -P 5 1M 4k");
+    assert_eq!(cloud.store("rm", 11, &format!("<SOURCE>{}</SOURCE>", words[0])), Ok(String::new()));
+    assert!(cloud.bench.json("images").iter().all(|image| image["name"] == "web"));
+}
+
+#[test]
+fn a_machine_that_moves_while_it_runs_leaves_nothing() {
+    let Some(cloud) = Cloud::new(2, 4) else { return };
+    let vm = cloud.machine(1, 3, &[Disk { driver: "other", ..Disk::of("main:web@1") }]);
+    let disk = cloud.place(1, 1, "disk.0");
+    assert_eq!(cloud.transfer(1, &format!("CLONE diskcast main:web@1 {disk} 1 101")), Ok(()));
+    // Another driver, which has a disk of the machine.
+    let other = cloud.bench.path("remotes/tm/other");
+    std::fs::create_dir(&other).unwrap();
+    let text = format!("#!/bin/sh\necho \"$@\" >{}/called\n", other.display());
+    std::fs::write(other.join("postmigrate"), text).unwrap();
+    cloud.bench.tool("chmod +x remotes/tm/other/postmigrate");
+    let folder = cloud.folder.join("datastores/100/1").display().to_string();
+    let words = format!("{} {} {folder} 1 100", cloud.host(1), cloud.host(2));
+    std::fs::create_dir_all(cloud.host_path(2, "100/1/old")).unwrap();
+    let migrate = |action: &str, words: &str| cloud.run(cloud.script("tm", action, words), &vm);
+    assert_eq!(migrate("premigrate", &words), Ok(String::new()));
+    assert!(!cloud.host_path(2, "100/1").exists() && cloud.host_path(1, "100/1/disk.0").exists());
+    let same = words.replace(&cloud.host(2), &cloud.host(1));
+    assert_eq!(migrate("postmigrate", &same), Ok(String::new()));
+    assert!(cloud.host_path(1, "100/1/disk.0").exists(), "it stayed where it was");
+    assert_eq!(migrate("postmigrate", &words), Ok(String::new()));
+    assert!(!cloud.host_path(1, "100/1").exists());
+    let called = std::fs::read_to_string(other.join("called")).unwrap();
+    assert_eq!(called.trim(), format!("{words} diskcast"));
+}
+
+/// Waits for something that another program does.
+fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+}
+
+/// Whether a program has started others.
+fn has_children(pid: &str) -> bool {
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    std::fs::read_to_string(children).is_ok_and(|children| !children.trim().is_empty())
+}
