@@ -36,6 +36,8 @@ pub(crate) const GROUP: Group = Group {
 
 const RATE: u64 = 1_000_000_000;
 const IMAGE_MIB: usize = 64;
+/// Rate of links in bits per second, and size of the image in MiB.
+const SMALL: (u64, usize) = (RATE, IMAGE_MIB);
 const HOSTS: u32 = 16;
 const GOOD: u32 = 18;
 const ROUNDS: usize = 3;
@@ -50,7 +52,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
 }
 
 /// Host 0 has a repository with the image `web`, the others an sshd.
-struct Site<'a> {
+pub(crate) struct Site<'a> {
     context: &'a Context,
     star: Star,
     sshd: Sshd,
@@ -58,11 +60,11 @@ struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    fn new(context: &'a Context, hosts: u32) -> Result<Self> {
+    pub(crate) fn new(context: &'a Context, hosts: u32, (rate, mebibytes): (u64, usize)) -> Result<Self> {
         let options =
-            StarOptions { hosts: 1 + hosts, rate_bits_per_second: Some(RATE), ..StarOptions::default() };
+            StarOptions { hosts: 1 + hosts, rate_bits_per_second: Some(rate), ..StarOptions::default() };
         let (star, folder) = (Star::build(&options)?, context.folder()?);
-        let mut disk = vec![0; IMAGE_MIB << 20];
+        let mut disk = vec![0; mebibytes << 20];
         base::Chance::from_seed(1).fill(&mut disk);
         std::fs::write(folder.join("disk.img"), disk)?;
         let repo = folder.join("repository");
@@ -86,7 +88,12 @@ impl<'a> Site<'a> {
     }
 
     /// Deploys `web`; returns the seconds, and what was said. Some hosts may fail.
-    fn deploy(&self, hosts: &[(u32, &str)], program: &str, words: &[&str]) -> Result<(f64, Vec<Value>)> {
+    pub(crate) fn deploy(
+        &self,
+        hosts: &[(u32, &str)],
+        program: &str,
+        words: &[&str],
+    ) -> Result<(f64, Vec<Value>)> {
         let mut command = self.star.host(0).command(&self.context.diskcast.to_string_lossy());
         command.arg("--repo").arg(self.folder.join("repository")).args(["--json", "--yes", "deploy", "web"]);
         command.args(["--to", &self.hosts(hosts)?, "--ssh", &self.sshd.client(), "--program", program]);
@@ -102,12 +109,12 @@ impl<'a> Site<'a> {
         Ok((seconds, records))
     }
 
-    fn program(&self) -> String {
+    pub(crate) fn program(&self) -> String {
         self.context.diskcast.display().to_string()
     }
 
     /// Removes what was written.
-    fn clear(&self) -> Result<()> {
+    pub(crate) fn clear(&self) -> Result<()> {
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "out") {
@@ -126,7 +133,7 @@ impl Drop for Site<'_> {
 }
 
 fn overhead(context: &Context) -> Result<Figure> {
-    let site = Site::new(context, HOSTS)?;
+    let site = Site::new(context, HOSTS, SMALL)?;
     let names: Vec<String> = (1..=HOSTS).map(|host| format!("{host}.out")).collect();
     let hosts: Vec<(u32, &str)> = (1..=HOSTS).zip(names.iter().map(String::as_str)).collect();
     let (mut beyond, mut rows) = (vec![], vec![]);
@@ -179,7 +186,7 @@ fn all_ready(said: &[Value], hosts: usize) -> Result<()> {
 }
 
 fn one_small(context: &Context) -> Result<Figure> {
-    let site = Site::new(context, 1)?;
+    let site = Site::new(context, 1, SMALL)?;
     let (disk, copy) = (site.folder.join("disk.img"), site.folder.join("scp.out"));
     let words = site.sshd.options();
     let address = site.star.host(1).ipv4();
@@ -208,7 +215,7 @@ fn one_small(context: &Context) -> Result<Figure> {
 }
 
 fn faults(context: &Context) -> Result<Figure> {
-    let site = Site::new(context, GOOD + 2)?;
+    let site = Site::new(context, GOOD + 2, SMALL)?;
     let hung = site.star.host(GOOD + 1).ipv4();
     let program = site.folder.join("program");
     let script = format!(
@@ -248,7 +255,7 @@ fn faults(context: &Context) -> Result<Figure> {
 }
 
 fn cached(context: &Context) -> Result<Figure> {
-    let site = Site::new(context, 1)?;
+    let site = Site::new(context, 1, SMALL)?;
     let program = site.folder.join("program");
     let kept = site.folder.join("kept");
     let script =

@@ -54,6 +54,7 @@ mod side_by_side;
 mod site;
 mod swarm;
 mod sweep_plot;
+mod thesis;
 mod threads;
 mod torrent;
 mod trace;
@@ -105,6 +106,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&netboot::GROUP, &netboot::THREE],
     &[&deploy::GROUP, &opennebula::GROUP],
     torrent::GROUPS,
+    &[&thesis::GROUP],
     &[&coder::GROUP],
     cluster::GROUPS,
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],

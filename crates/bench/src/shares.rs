@@ -26,6 +26,7 @@ const TITLES: &[(&str, &str)] = &[
     ("opennebula", "Machines of OpenNebula"),
     ("peers", "Machines that serve each other, beside other tools and multicast alone"),
     ("switch", "An agent on a switch: requests that it sends to machines nearby"),
+    ("thesis", "Seed 001 once more: one image, its ways and ours"),
     ("torrent", "BitTorrent, beside multicast and other clients"),
     ("versions", "Commits, clones, many writers and prunes of one repository"),
 ];
