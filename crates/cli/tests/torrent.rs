@@ -219,6 +219,52 @@ fn a_server_that_starts_again_serves_what_it_hashed_before() {
 }
 
 #[test]
+fn a_version_is_a_qcow2_for_clients_that_want_one() {
+    if !lab::available_or_skip() || !clients_are_here() {
+        return;
+    }
+    let room = Room::new(2);
+    let (torrent, folder) = (room.torrent("qcow2.torrent", "?form=qcow2"), room.folder("aria2"));
+    let mut command = room.client(1, "aria2c");
+    command
+        .args(["--no-conf=true", "--enable-dht=false", "--seed-time=0", "--dir"])
+        .arg(&folder)
+        .arg(&torrent);
+    assert!(spawn(command).0.wait().unwrap().success());
+    room.bench.tool("qemu-img compare -f raw -F qcow2 disk.img aria2/web@1.qcow2");
+    let bytes = folder.join("web@1.qcow2").metadata().unwrap().len();
+    assert!(bytes < room.disk.metadata().unwrap().len(), "free sectors are not in it");
+}
+
+#[test]
+fn a_port_that_is_taken_is_not_announced() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let room = Room::new(3);
+    let taken = room.star.host(1).run(|| std::net::TcpListener::bind("0.0.0.0:6881").unwrap()).unwrap();
+    let taken = taken.join().unwrap();
+    let mut fetch = room.fetch(1, "--serve-for 10m");
+    assert_eq!(fetch.kind("fetched")["unicast_bytes"], 0);
+    // Another peer asks the tracker who takes part.
+    let (metainfo, _) =
+        torrent::Metainfo::parse(&std::fs::read(room.torrent("web.torrent", "")).unwrap()).unwrap();
+    let hash: String = metainfo.info_hash().0.iter().map(|byte| format!("%{byte:02x}")).collect();
+    let mut curl = room.star.host(2).command("curl");
+    let url = room.server.url.replace("https", "http");
+    let query = format!("info_hash={hash}&peer_id=-XX0000-000000000000&port=1&left=1&compact=1");
+    let said = curl.arg("--silent").arg(format!("{url}/announce?{query}")).output().unwrap().stdout;
+    let host = room.star.host(1).ipv4().octets();
+    let at = said.windows(4).position(|bytes| bytes == host).expect("host 1 takes part");
+    let port = u16::from_be_bytes([said[at + 4], said[at + 5]]);
+    assert_ne!(port, 6881);
+    let address = (room.star.host(1).ipv4(), port);
+    let connects = room.star.host(2).run(move || std::net::TcpStream::connect(address).is_ok()).unwrap();
+    assert!(connects.join().unwrap(), "nobody listens at {address:?}");
+    drop(taken);
+}
+
+#[test]
 fn what_the_swarm_lacks_comes_by_unicast_and_a_target_is_checked_first() {
     if !lab::available_or_skip() {
         return;

@@ -9,7 +9,7 @@ use base::{Error, ErrorKind, Instant, Result};
 use image::{Catalogue, SignedManifest};
 use net::clock::jitter;
 use parking_lot::Mutex;
-use store::{Reference, Repository};
+use store::{Form, FormKind, Reference, Repository};
 use tokio::runtime::Handle;
 use torrent::kept::{Kept, Of};
 use torrent::tracker::{Announce, Tracker};
@@ -21,8 +21,6 @@ use crate::swarms::Places;
 
 /// The folder in the server's own one.
 const FOLDER: &str = "torrents";
-/// The only form so far: the disk, byte by byte.
-const FORM: &str = "raw";
 /// Memory for what is sent to several peers.
 const CACHE_BYTES: u64 = 64 << 20;
 /// Most names of torrents that are known without a look into the folder.
@@ -55,7 +53,7 @@ impl Torrents {
         let kept = Kept::open(&state.join(FOLDER))?;
         let found = kept.clone();
         let node = Node::start(NodeOptions {
-            listen,
+            listener: torrent::listen(listen)?,
             handle,
             place: 0,
             is_origin: true,
@@ -74,7 +72,7 @@ impl Torrents {
         self.node.address()
     }
 
-    /// The torrent of a version. Blocks: the first time, all of the version is read.
+    /// The torrent of a version in a form. Blocks: the first time, all of the version is read.
     ///
     /// # Errors
     /// Those of the repository; `Unsupported` if it has too many pieces.
@@ -82,28 +80,34 @@ impl Torrents {
         &self,
         repository: &Arc<Repository>,
         version: &SignedManifest,
-        kind: Kind,
+        (form, kind): (FormKind, Kind),
     ) -> Result<Metainfo> {
         let reference = format!("{}@{}", version.manifest.image, version.manifest.number);
-        let of = Of { reference, manifest: version.digest(), form: FORM.to_owned() };
+        let of = Of { reference, manifest: version.digest(), form: form.to_string() };
         let torrent = match self.kept.of(&of)? {
             Some(torrent) => torrent,
             None => {
                 let _alone = self.hashing.lock();
                 match self.kept.of(&of)? {
                     Some(torrent) => torrent,
-                    None => self.make(repository, version, &of)?,
+                    None => self.make(repository, version, (form, &of))?,
                 }
             }
         };
         Ok(if kind == Kind::V1 { torrent.v1() } else { torrent })
     }
 
-    fn make(&self, repository: &Arc<Repository>, version: &SignedManifest, of: &Of) -> Result<Metainfo> {
-        let content = content(repository, version)?;
+    fn make(
+        &self,
+        repository: &Arc<Repository>,
+        version: &SignedManifest,
+        (form, of): (FormKind, &Of),
+    ) -> Result<Metainfo> {
+        let content = content(repository, version, form)?;
         let chunk_bytes = version.manifest.layout()?.chunk.bytes();
-        let hashes = hash(&content, piece_bytes_for(content.len(), chunk_bytes))?;
-        let torrent = Metainfo::new(&format!("{}.img", of.reference), &hashes, Kind::Hybrid);
+        let hashes = hash(&*content, piece_bytes_for(content.len(), chunk_bytes))?;
+        let ending = if form == FormKind::Raw { "img" } else { "qcow2" };
+        let torrent = Metainfo::new(&format!("{}.{ending}", of.reference), &hashes, Kind::Hybrid);
         self.kept.keep(of, &torrent)?;
         Ok(torrent)
     }
@@ -138,10 +142,37 @@ impl Torrents {
     }
 }
 
-/// The raw file of a version.
-fn content(repository: &Arc<Repository>, version: &SignedManifest) -> Result<VersionContent> {
+/// A version as a file.
+fn content(
+    repository: &Arc<Repository>,
+    version: &SignedManifest,
+    form: FormKind,
+) -> Result<Arc<dyn Content>> {
+    if form != FormKind::Raw {
+        let reference: Reference =
+            format!("{}@{}", version.manifest.image, version.manifest.number).parse()?;
+        return Ok(Arc::new(FormContent(repository.form(&reference, form)?)));
+    }
+    // A piece is read by one thread, and many pieces at a time.
     let catalogue = Catalogue::load(&version.manifest, &**repository, repository.cipher())?;
-    Ok(VersionContent::new(Arc::new(catalogue), Arc::clone(repository) as _))
+    Ok(Arc::new(VersionContent::new(Arc::new(catalogue), Arc::clone(repository) as _)))
+}
+
+/// A version in another form than raw.
+struct FormContent(Form);
+
+impl Content for FormContent {
+    fn len(&self) -> u64 {
+        self.0.file_bytes()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.0.read_at(offset, into)
+    }
+
+    fn keep(&self, _: u64, _: &[u8]) -> Result<()> {
+        Err(Error::new(ErrorKind::Refused, "a version is only read"))
+    }
 }
 
 /// The torrent of that name, if its version is still there.
@@ -152,6 +183,6 @@ fn find(kept: &Kept, repository: &Arc<Repository>, name: &InfoHash) -> Result<Op
     if version.digest() != of.manifest {
         return Ok(None);
     }
-    let content: Arc<dyn Content> = Arc::new(content(repository, &version)?);
+    let content = content(repository, &version, of.form.parse()?)?;
     Ok(Some((Arc::new(torrent), content)))
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use crate::bits::Bits;
 use crate::content::Content;
 use crate::metainfo::Metainfo;
-use crate::node::{Node, NodeOptions, Torrent};
+use crate::node::{Node, NodeOptions, Torrent, listen};
 use crate::tracker::Answer;
 
 /// Threads for sockets, and for the disk.
@@ -87,26 +87,25 @@ pub fn fetch(job: Job<'_>) -> Result<Fetched> {
     let tracker = Announcer { url: job.tracker, torrent: Arc::clone(&job.torrent) };
     let left = job.torrent.length();
     // The place is a part of this side's name, so the tracker is asked for it first.
-    let port = job.listen.port();
+    let listener = match listen(job.listen) {
+        Err(_) if job.listen.port() != 0 => listen(SocketAddr::new(job.listen.ip(), 0))?,
+        bound => bound?,
+    };
+    let bound =
+        listener.local_addr().map_err(|error| Error::from_source(ErrorKind::Io, "find the port", error))?;
+    let port = bound.port();
     let first = runtime.block_on(tracker.announce(port, left, job.place));
     let place =
         first.as_ref().map_or(job.place, |(answer, _)| if job.place == 0 { answer.place } else { job.place });
-    let start = |listen: SocketAddr| {
-        Node::start(NodeOptions {
-            listen,
-            handle: runtime.handle().clone(),
-            place,
-            is_origin: false,
-            cache_bytes: CACHE_BYTES,
-            chance: job.chance.clone(),
-            find: None,
-        })
-    };
-    let node = match start(job.listen) {
-        Err(error) if error.kind() != ErrorKind::Stopped => start(SocketAddr::new(job.listen.ip(), 0))?,
-        started => started?,
-    };
-    let node = Arc::new(node);
+    let node = Arc::new(Node::start(NodeOptions {
+        listener,
+        handle: runtime.handle().clone(),
+        place,
+        is_origin: false,
+        cache_bytes: CACHE_BYTES,
+        chance: job.chance.clone(),
+        find: None,
+    })?);
     let torrent = node.add(job.torrent, job.content, job.have);
     let announces = runtime.spawn(announce_all(
         tracker,

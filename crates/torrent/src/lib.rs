@@ -39,6 +39,6 @@ pub use bits::Bits;
 pub use content::Content;
 pub use hash::{Hashes, hash, piece_bytes_for};
 pub use metainfo::{InfoHash, Kind, Metainfo};
-pub use node::{Find, Found, Node, NodeOptions, Torrent, Traffic};
+pub use node::{Find, Found, Node, NodeOptions, Torrent, Traffic, listen};
 pub use target::TargetContent;
 pub use version::VersionContent;

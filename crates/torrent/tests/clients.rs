@@ -35,7 +35,7 @@ impl Drop for Program {
 
 fn node(runtime: &Runtime, is_origin: bool) -> Node {
     let options = NodeOptions {
-        listen: "127.0.0.1:0".parse().unwrap(),
+        listener: torrent::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
         handle: runtime.handle().clone(),
         place: 0,
         is_origin,

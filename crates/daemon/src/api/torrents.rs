@@ -8,7 +8,7 @@ use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HOST};
 use axum::response::{IntoResponse as _, Response};
 use net::api::ProblemKind;
 use serde::Deserialize;
-use store::Reference;
+use store::{FormKind, Reference};
 use torrent::{Kind, tracker};
 
 use super::access::Access;
@@ -24,9 +24,20 @@ pub(super) const ANNOUNCE: &str = "/announce";
 const METAINFO_TYPE: &str = "application/x-bittorrent";
 
 #[derive(Deserialize)]
-pub(super) struct Form {
+pub(super) struct Query {
     #[serde(default)]
     kind: Version,
+    #[serde(default)]
+    form: AsFile,
+}
+
+/// In which form the version is a file.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum AsFile {
+    #[default]
+    Raw,
+    Qcow2,
 }
 
 /// For which versions of BitTorrent.
@@ -43,7 +54,7 @@ pub(super) async fn metainfo(
     access: Access,
     State(app): State<Arc<App>>,
     Path(reference): Path<String>,
-    Asked(form): Asked<Form>,
+    Asked(query): Asked<Query>,
     Extension(Here(here)): Extension<Here>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
@@ -55,14 +66,18 @@ pub(super) async fn metainfo(
             "this server serves no torrents: see `serve --torrent`",
         ));
     }
-    let kind = match form.kind {
+    let kind = match query.kind {
         Version::V1 => Kind::V1,
         Version::Hybrid => Kind::Hybrid,
+    };
+    let form = match query.form {
+        AsFile::Raw => FormKind::Raw,
+        AsFile::Qcow2 => FormKind::Qcow2,
     };
     let torrent = app.blocking_slow(move |app| -> base::Result<_> {
         let (version, _) = app.repository.signed_manifest(&reference)?;
         let torrents = app.torrents.as_ref().expect("they were there");
-        torrents.of(&app.repository, &version, kind)
+        torrents.of(&app.repository, &version, (form, kind))
     });
     let torrent = torrent.await?;
     // By the name that the client knows, which may be that of a gateway.

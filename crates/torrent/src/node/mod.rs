@@ -45,8 +45,8 @@ pub type Find = Arc<dyn Fn(&InfoHash) -> Option<Found> + Send + Sync>;
 
 /// Options of [`Node::start`].
 pub struct NodeOptions {
-    /// Where it listens; port 0 takes a free one.
-    pub listen: SocketAddr,
+    /// Where it listens, of [`listen`].
+    pub listener: std::net::TcpListener,
     /// The runtime of its tasks.
     pub handle: Handle,
     /// The number of the place of this machine; 0 if it is not known.
@@ -80,16 +80,25 @@ struct Shared {
     crowd: Mutex<HashMap<IpAddr, u32>>,
 }
 
+/// Listens on `address` for peers; port 0 takes a free one.
+///
+/// # Errors
+/// `Io`, or `Refused` if the address is in use.
+pub fn listen(address: SocketAddr) -> Result<std::net::TcpListener> {
+    let failed = |error| Error::from_io(format!("listen on {address} for peers"), error);
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
 impl Node {
-    /// Starts a node, which listens when this returns.
+    /// Starts a node.
     ///
     /// # Errors
-    /// `Io`, or `Refused` if the address is in use.
+    /// `Io`.
     pub fn start(options: NodeOptions) -> Result<Self> {
-        let NodeOptions { listen, handle, place, is_origin, cache_bytes, mut chance, find } = options;
-        let failed = |error| Error::from_io(format!("listen on {listen} for peers"), error);
-        let listener = std::net::TcpListener::bind(listen).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        let NodeOptions { listener, handle, place, is_origin, cache_bytes, mut chance, find } = options;
+        let failed = |error| Error::from_io("take connections of peers".to_owned(), error);
         let address = listener.local_addr().map_err(failed)?;
         let _inside = handle.enter();
         let listener = TcpListener::from_std(listener).map_err(failed)?;

@@ -13,7 +13,7 @@ fn content(bytes: Vec<u8>) -> Arc<Memory> {
 
 fn node(runtime: &Runtime, seed: u64, find: Option<Find>) -> Node {
     let options = NodeOptions {
-        listen: "127.0.0.1:0".parse().unwrap(),
+        listener: super::listen("127.0.0.1:0".parse().unwrap()).unwrap(),
         handle: runtime.handle().clone(),
         place: 0,
         is_origin: find.is_some(),
