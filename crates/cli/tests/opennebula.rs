@@ -165,12 +165,59 @@ fn a_machine_moves_with_what_it_wrote() {
     assert!(!cloud.host_path(1, "100/1").exists());
     cloud.reads(2, 1, "read -P 3 4M 64k");
     cloud.reads(2, 1, "read -P 0 3M 64k");
+    assert_eq!(cloud.transfer(1, &lines), Ok(()), "said twice");
     // Back, by a host that can't ask the server: the image comes with the folder.
     std::fs::rename(cloud.bench.path("bin/diskcast"), cloud.bench.path("bin/away")).unwrap();
     let lines = format!("MV diskcast {there} {folder} 1 100");
     assert_eq!(cloud.transfer(1, &lines), Ok(()));
     cloud.reads(1, 1, "read -P 3 4M 64k");
     cloud.reads(1, 1, "read -P 20 512k 512");
+}
+
+#[test]
+fn every_action_may_be_repeated_and_names_a_host_that_is_away() {
+    let Some(cloud) = Cloud::new(2, 4) else { return };
+    cloud.machine(1, 0, &[Disk::of("main:web@1"), Disk { size_mb: 8, ..Disk::of("") }]);
+    assert_eq!(
+        cloud.store("cp", 7, "<PATH>diskcast:web</PATH><PERSISTENT>1</PERSISTENT>").unwrap(),
+        "main:one-7 qcow2"
+    );
+    let script = cloud.bench.path("context.sh");
+    std::fs::write(&script, "SET_HOSTNAME=web\n").unwrap();
+    let lines = [
+        "CLONE diskcast main:web@1 FROM/disk.0 1 101",
+        "LN diskcast main:one-7 FROM/disk.0 1 101",
+        "MKIMAGE diskcast 8 qcow2 FROM/disk.1 1 100",
+        "MKSWAP diskcast 8 FROM/disk.2 1 100",
+        "CONTEXT diskcast SCRIPT FROM/disk.3 1 100",
+        "SNAP_CREATE diskcast FROM/disk.0 0 1 100",
+        "SNAP_REVERT diskcast FROM/disk.0 0 1 100",
+        "SNAP_DELETE diskcast FROM/disk.0 0 1 100",
+        "RESIZE diskcast FROM/disk.0 8 1 100",
+        "CPDS diskcast FROM/disk.0 main:one-9 -1 1 101",
+        "MVDS diskcast FROM/disk.0 main:one-7 1 101",
+        "MV diskcast FROM TO 1 100",
+        "DELETE diskcast TO 1 100",
+    ];
+    let there = |from: &str, line: &str| {
+        let (to, script) = (cloud.place(2, 1, ""), script.display().to_string());
+        line.replace("FROM", from).replace("TO", &to).replace("SCRIPT", &script)
+    };
+    let here = cloud.place(1, 1, "");
+    let away = here.replace(&cloud.host(1), "192.0.2.1");
+    for line in lines {
+        let said = cloud.transfer(1, &there(&away.replace(&cloud.host(2), "192.0.2.1"), line));
+        if !line.starts_with("DELETE") {
+            assert!(said.as_ref().is_err_and(|why| why.contains("192.0.2.1")), "{line}: {said:?}");
+        }
+        assert_eq!(cloud.transfer(1, &there(&here, line)), Ok(()), "{line}");
+        assert_eq!(cloud.transfer(1, &there(&here, line)), Ok(()), "{line}, once more");
+    }
+    // Each shutdown is a version, also one that was said twice.
+    assert_eq!(cloud.bench.json("images one-7").len(), 3);
+    for host in [1, 2] {
+        assert!(!cloud.host_path(host, "100/1").exists());
+    }
 }
 
 #[test]

@@ -124,8 +124,13 @@ pub(super) fn delete(target: &str) -> Result<()> {
             .hint("nothing was removed"));
     }
     let path = &target.path;
-    host::run(&Settings::load()?, &target.host, &format!("rm -rf {path} {path}.snap {path}.part"), b"")
-        .map(drop)
+    host::run(
+        &Settings::load()?,
+        &target.host,
+        &format!("rm -rf {path} {path}.snap {path}.part {path}.gone"),
+        b"",
+    )
+    .map(drop)
 }
 
 /// Lets a disk grow.

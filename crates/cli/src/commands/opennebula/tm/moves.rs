@@ -25,18 +25,31 @@ pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) ->
         return Ok(());
     }
     let settings = Settings::load()?;
+    let is_there = |place: &Place| -> Result<bool> {
+        let script = format!("if [ -d {} ]; then echo yes; fi", place.path);
+        Ok(host::run(&settings, &place.host, &script, b"")?.trim() == "yes")
+    };
+    // It was moved before, and nobody heard of it.
+    if !is_there(&from)? && is_there(&to)? {
+        return Ok(());
+    }
     let bases = bases(&settings, &machine, &from)?;
-    // What was there before is of a move that ended in the middle.
-    host::run(&settings, &to.host, &format!("rm -rf {0}\nmkdir -p {0}", to.path), b"")?;
+    // Under another name until it is complete, and again once it is to go: whoever finds a folder finds all of it.
+    let (part, gone) = (format!("{}.part", to.path), format!("{}.gone", from.path));
+    let part = Place { host: to.host.clone(), path: part };
+    host::run(&settings, &to.host, &format!("rm -rf {0}\nmkdir -p {0}", part.path), b"")?;
     let mut left_out = String::new();
     for base in &bases {
         // The other host fetches what it lacks, as for a new machine; what it can't fetch is sent with the rest.
-        if bring(context, &settings, base, &to).is_ok() {
+        if bring(context, &settings, base, &part).is_ok() {
             left_out += &format!(" --exclude=./{}", base.name);
         }
     }
-    send(&settings, (&from, &to), &left_out)?;
-    host::run(&settings, &from.host, &format!("rm -rf {}", from.path), b"").map(drop)
+    send(&settings, (&from, &part), &left_out)?;
+    let name = format!("rm -rf {1}\nmv {0} {1}\nsync -f {1}", part.path, to.path);
+    host::run(&settings, &to.host, &name, b"")?;
+    let remove = format!("rm -rf {gone}\nmv {} {gone}\nrm -rf {gone}", from.path);
+    host::run(&settings, &from.host, &remove, b"").map(drop)
 }
 
 /// An image that disks of a machine lie over, by its name beside them.
