@@ -166,6 +166,10 @@ fn killed_writers_of_one_image_leave_versions_that_are_whole_and_in_order() {
     assert!(reported.is_sorted_by(|a, b| a < b), "a number was given twice: {reported:?}");
 }
 
+/// How often it is tried to unmount a filesystem that is in use, and the time between.
+const PATIENCE: u32 = 500;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// A mounted filesystem, unmounted when dropped. `None` without permission to mount; CI has it.
 struct Mounted {
     folder: tempfile::TempDir,
@@ -214,7 +218,16 @@ impl Mounted {
 
     fn power_on<T>(&self, open: T) {
         drop(open);
-        run(Command::new("umount").arg(self.folder.path()));
+        // A program that another test is about to start has our files until it is that program.
+        let unmounts = || Command::new("umount").arg(self.folder.path()).status().unwrap().success();
+        let is_off = (0..PATIENCE).any(|_| {
+            let done = unmounts();
+            if !done {
+                std::thread::park_timeout(PAUSE);
+            }
+            done
+        });
+        assert!(is_off, "{} is in use", self.folder.path().display());
         assert!(self.mount(&[self.device.as_deref().unwrap()]));
     }
 }
