@@ -197,7 +197,7 @@ impl Deploy {
     /// The next host that may begin.
     fn take_due(&mut self) -> Option<usize> {
         if self.next_wave_may_begin() {
-            let end = self.hosts.len().min(self.next_wave + self.rules.wave);
+            let end = self.hosts.len().min(self.next_wave.saturating_add(self.rules.wave));
             self.due.extend(self.next_wave..end);
             self.next_wave = end;
         }

@@ -27,5 +27,23 @@ pub struct Rules {
     pub failures: Option<usize>,
 }
 
+impl Default for Rules {
+    /// All in one wave, three attempts each, no limits of time.
+    fn default() -> Self {
+        Self {
+            at_once: 64,
+            wave: usize::MAX,
+            stagger: Duration::ZERO,
+            attempts: 3,
+            pause: Duration::from_secs(2),
+            silence: Duration::from_secs(30),
+            standstill: Duration::from_secs(300),
+            host_time: None,
+            time: None,
+            failures: None,
+        }
+    }
+}
+
 /// Longest pause before an attempt.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(60);

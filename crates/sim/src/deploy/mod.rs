@@ -80,18 +80,7 @@ impl DeployScenario {
     #[must_use]
     pub fn large(hosts: usize, seed: u64) -> Self {
         let mut chance = Chance::from_seed(seed);
-        let rules = Rules {
-            at_once: 64,
-            wave: 500,
-            stagger: Duration::ZERO,
-            attempts: 3,
-            pause: Duration::from_secs(2),
-            silence: Duration::from_secs(30),
-            standstill: Duration::from_secs(300),
-            host_time: None,
-            time: None,
-            failures: None,
-        };
+        let rules = Rules { wave: 500, ..Rules::default() };
         let kind = |chance: &mut Chance| match chance.below(10) {
             0 => Kind::draw(chance),
             _ => Kind::GOOD,
