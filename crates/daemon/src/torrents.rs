@@ -6,16 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result};
-use image::{Catalogue, SignedManifest};
+use image::SignedManifest;
 use net::clock::jitter;
 use parking_lot::Mutex;
 use store::{Form, FormKind, Reference, Repository};
 use tokio::runtime::Handle;
 use torrent::kept::{Kept, Of};
 use torrent::tracker::{Announce, Tracker};
-use torrent::{
-    Content, Found, InfoHash, Kind, Metainfo, Node, NodeOptions, VersionContent, hash, piece_bytes_for,
-};
+use torrent::{Content, Found, InfoHash, Kind, Metainfo, Node, NodeOptions, hash, piece_bytes_for};
 
 use crate::swarms::Places;
 
@@ -105,7 +103,7 @@ impl Torrents {
     ) -> Result<Metainfo> {
         let content = content(repository, version, form)?;
         let chunk_bytes = version.manifest.layout()?.chunk.bytes();
-        let hashes = hash(&*content, piece_bytes_for(content.len(), chunk_bytes))?;
+        let hashes = hash(&content, piece_bytes_for(content.len(), chunk_bytes))?;
         let ending = if form == FormKind::Raw { "img" } else { "qcow2" };
         let torrent = Metainfo::new(&format!("{}.{ending}", of.reference), &hashes, Kind::Hybrid);
         self.kept.keep(of, &torrent)?;
@@ -143,22 +141,11 @@ impl Torrents {
 }
 
 /// A version as a file.
-fn content(
-    repository: &Arc<Repository>,
-    version: &SignedManifest,
-    form: FormKind,
-) -> Result<Arc<dyn Content>> {
-    if form != FormKind::Raw {
-        let reference: Reference =
-            format!("{}@{}", version.manifest.image, version.manifest.number).parse()?;
-        return Ok(Arc::new(FormContent(repository.form(&reference, form)?)));
-    }
-    // A piece is read by one thread, and many pieces at a time.
-    let catalogue = Catalogue::load(&version.manifest, &**repository, repository.cipher())?;
-    Ok(Arc::new(VersionContent::new(Arc::new(catalogue), Arc::clone(repository) as _)))
+fn content(repository: &Repository, version: &SignedManifest, form: FormKind) -> Result<FormContent> {
+    let reference: Reference = format!("{}@{}", version.manifest.image, version.manifest.number).parse()?;
+    Ok(FormContent(repository.form(&reference, form)?))
 }
 
-/// A version in another form than raw.
 struct FormContent(Form);
 
 impl Content for FormContent {
@@ -184,5 +171,5 @@ fn find(kept: &Kept, repository: &Arc<Repository>, name: &InfoHash) -> Result<Op
         return Ok(None);
     }
     let content = content(repository, &version, of.form.parse()?)?;
-    Ok(Some((Arc::new(torrent), content)))
+    Ok(Some((Arc::new(torrent), Arc::new(content))))
 }

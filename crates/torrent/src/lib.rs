@@ -9,7 +9,6 @@
 //! hash      makes them, once for each version
 //! kept      keeps them in a folder
 //! content   where bytes come from, and where verified pieces go
-//! version   the raw file of a version, made from its chunks as it is read
 //! target    a disk that an install writes: pieces go to it, and are read from it
 //! wire      messages between peers
 //! swarm     one torrent's peers, as a machine without I/O: who is asked for which block, who is served
@@ -32,7 +31,6 @@ mod node;
 mod swarm;
 mod target;
 pub mod tracker;
-mod version;
 pub mod wire;
 
 pub use bits::Bits;
@@ -41,4 +39,3 @@ pub use hash::{Hashes, hash, piece_bytes_for};
 pub use metainfo::{InfoHash, Kind, Metainfo};
 pub use node::{Find, Found, Node, NodeOptions, Torrent, Traffic, listen};
 pub use target::TargetContent;
-pub use version::VersionContent;

@@ -14,7 +14,6 @@ use parking_lot::RwLock;
 
 use crate::bits::Bits;
 use crate::content::Content;
-use crate::version::copy_part;
 
 /// See the module.
 pub struct TargetContent {
@@ -87,6 +86,21 @@ impl TargetContent {
 
 fn data_of(leaf: &Leaf) -> Option<(&ChunkExtents, &image::ChunkRef)> {
     if let Leaf::Data(extents, chunk) = leaf { Some((extents, chunk)) } else { None }
+}
+
+/// Copies what of a chunk at `start`, whose allocated bytes are `plain`, lies in `into`, which begins at `offset`.
+fn copy_part(plain: &[u8], extents: &ChunkExtents, start: u64, (offset, into): (u64, &mut [u8])) {
+    let end = offset + into.len() as u64;
+    let mut from = 0;
+    for run in extents.runs() {
+        let at = start + run.offset_bytes();
+        let (first, last) = (at.max(offset), (at + run.len_bytes()).min(end));
+        if first < last {
+            let source = &plain[from + index(first - at)..from + index(last - at)];
+            into[index(first - offset)..index(last - offset)].copy_from_slice(source);
+        }
+        from += index(run.len_bytes());
+    }
 }
 
 fn index(at: u64) -> usize {
