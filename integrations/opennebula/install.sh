@@ -35,7 +35,7 @@ The scripts are in place. Nothing else was changed. What is left to do:
    [repositories.main]
    location = "/var/lib/diskcast/repository"
    server = "https://FRONTEND:7717"
-   token_file = "/etc/diskcast/one.token"     # diskcast token --publish
+   token_file = "/etc/diskcast/one.token"     # diskcast token --write
 
 2. /etc/one/oned.conf: append `diskcast` to the lists in these arguments,
 

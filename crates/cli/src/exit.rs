@@ -55,6 +55,24 @@ impl Failure {
         Self::new(exit, base::chain(error))
     }
 
+    /// What a record of the type `error` tells, which this program printed elsewhere.
+    pub(crate) fn of_record(record: &serde_json::Value) -> Self {
+        let exit = match record["exit"].as_u64() {
+            Some(2) => Exit::Usage,
+            Some(10) => Exit::NotFound,
+            Some(11) => Exit::Refused,
+            Some(12) => Exit::Verification,
+            Some(13) => Exit::Unauthorized,
+            Some(130) => Exit::Interrupted,
+            _ => Exit::Failed,
+        };
+        let failure = Self::new(exit, record["message"].as_str().unwrap_or("it gives no reason"));
+        match record["hint"].as_str() {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+
     /// Sets the hint, unless code closer to the cause has already set a specific one.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {

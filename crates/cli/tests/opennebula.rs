@@ -166,6 +166,15 @@ fn a_machine_moves_with_what_it_wrote() {
     cloud.reads(2, 1, "read -P 3 4M 64k");
     cloud.reads(2, 1, "read -P 0 3M 64k");
     assert_eq!(cloud.transfer(1, &lines), Ok(()), "said twice");
+    // A machine without a first disk gets none by moving.
+    cloud.machine(2, 3, &[Disk::of(""), Disk::of("main:web@1")]);
+    let (second, here, other) = (cloud.place(1, 2, "disk.1"), cloud.place(1, 2, ""), cloud.place(2, 2, ""));
+    assert_eq!(cloud.transfer(2, &format!("CLONE diskcast main:web@1 {second} 2 101")), Ok(()));
+    assert_eq!(cloud.transfer(2, &format!("MV diskcast {here} {other} 2 100")), Ok(()));
+    let names = std::fs::read_dir(cloud.host_path(2, "100/2")).unwrap();
+    let mut names: Vec<_> = names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    assert!(names.len() == 2 && names[0].starts_with(".diskcast-") && names[1] == "disk.1", "{names:?}");
     // Back, by a host that can't ask the server: the image comes with the folder.
     std::fs::rename(cloud.bench.path("bin/diskcast"), cloud.bench.path("bin/away")).unwrap();
     let lines = format!("MV diskcast {there} {folder} 1 100");

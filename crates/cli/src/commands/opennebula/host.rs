@@ -24,15 +24,11 @@ pub(super) fn run(settings: &Settings, host: &str, script: &str, input: &[u8]) -
 
 /// The command for `script`, of which the first failure is the end.
 pub(super) fn shell(settings: &Settings, host: &str, script: &str) -> Command {
-    settings.ssh().shell(&address(host), &format!("sh -c {}", single(&format!("set -e\n{script}"))))
+    settings.ssh().shell(&address(host), &format!("sh -c {}", quoted(&format!("set -e\n{script}"))))
 }
 
-fn single(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-/// Captures the file at `place`, of the format `format`, as a new version of `image`. `around`: commands before it
-/// and after it, the latter in every case.
+/// Captures the file at `place`, of the format `format`, as a new version of `image`; or, with commands `copy` that
+/// make it, the copy at `PATH.save`.
 pub(super) fn capture(
     settings: &Settings,
     repository: &Repository,

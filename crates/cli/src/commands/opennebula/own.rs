@@ -21,7 +21,6 @@ pub(super) fn finish(mut command: Command, input: &[u8]) -> Result<Vec<Value>> {
         .map_err(|error| base::Error::from_io(format!("run `{name}`"), error))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let records: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    // Progress is for people who look at the machine's log.
     match output.status.success() {
         true => Ok(records),
         false => Err(failure(&records, &output)),
@@ -49,12 +48,7 @@ fn failure(records: &[Value], output: &Output) -> Failure {
         let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         return Failure::new(Exit::Failed, format!("{}: {last}", output.status));
     };
-    let exit = if error["exit"] == 10 { Exit::NotFound } else { Exit::Failed };
-    let failure = Failure::new(exit, error["message"].as_str().unwrap_or("it gives no reason"));
-    match error["hint"].as_str() {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
+    Failure::of_record(&error)
 }
 
 /// The record of a kind.

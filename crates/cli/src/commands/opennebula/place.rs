@@ -102,7 +102,7 @@ pub(super) fn wrong(text: &str) -> Failure {
 }
 
 /// A number of MB, of a disk or of a snapshot.
-pub(super) fn number(word: &str) -> Result<u64> {
+pub(super) fn number(word: &str) -> Result<u32> {
     word.parse().map_err(|_| wrong(&format!("`{word}` is no number")))
 }
 

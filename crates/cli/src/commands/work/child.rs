@@ -127,7 +127,7 @@ impl Work {
                     speaker.say(&HostWord::Progress { step: text("stage"), done_bytes, total_bytes });
                 }
                 Some("fetched") => done = Some((text("root"), record.clone())),
-                Some("error") => failure = Some(said(&record)),
+                Some("error") => failure = Some(Failure::of_record(&record)),
                 _ => {}
             }
         }
@@ -190,24 +190,6 @@ fn extend(target: &Path, size: u64) -> Result<()> {
 
 fn called_off() -> Failure {
     Failure::new(Exit::Interrupted, "it was called off")
-}
-
-/// The failure that a record tells.
-fn said(record: &Value) -> Failure {
-    let exit = match record["exit"].as_u64() {
-        Some(2) => Exit::Usage,
-        Some(10) => Exit::NotFound,
-        Some(11) => Exit::Refused,
-        Some(12) => Exit::Verification,
-        Some(13) => Exit::Unauthorized,
-        Some(130) => Exit::Interrupted,
-        _ => Exit::Failed,
-    };
-    let failure = Failure::new(exit, record["message"].as_str().unwrap_or("it gives no reason"));
-    match record["hint"].as_str() {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
 }
 
 /// A file with a script that others cannot read.

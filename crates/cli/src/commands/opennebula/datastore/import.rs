@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::store::{MIB, Store};
 use crate::commands::opennebula::place::Source;
-use crate::commands::opennebula::tools::{download, tool};
+use crate::commands::opennebula::tools::{download, is_url, tool};
 use crate::exit::{Exit, Failure, Result};
 
 /// What names a version of the repository, in place of a path.
@@ -85,10 +85,6 @@ impl Store<'_> {
             false => Ok(found),
         }
     }
-}
-
-fn is_url(path: &str) -> bool {
-    path.starts_with("http://") || path.starts_with("https://")
 }
 
 fn check(file: &Path, sum: &str, program: &str) -> Result<()> {

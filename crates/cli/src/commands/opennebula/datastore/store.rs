@@ -1,13 +1,15 @@
 //! A datastore, and what is said of it.
 
 use std::path::Path;
+use std::process::Command;
 
+use base::limits::SECTOR_BYTES;
 use roxmltree::Node;
 use serde_json::Value;
 
 use crate::commands::opennebula::place::Source;
 use crate::commands::opennebula::settings::{Repository, Settings};
-use crate::commands::opennebula::tools::tool;
+use crate::commands::opennebula::tools::{make_filesystem, tool};
 use crate::commands::opennebula::{own, room, xml};
 use crate::exit::{Exit, Failure, Result};
 
@@ -84,7 +86,7 @@ impl Store<'_> {
     }
 
     /// Runs this program on the repository.
-    pub(super) fn diskcast(&self, words: &[&str]) -> Result<Vec<serde_json::Value>> {
+    pub(super) fn diskcast(&self, words: &[&str]) -> Result<Vec<Value>> {
         let mut all = words.to_vec();
         all.extend(["--repo", &self.repository.location]);
         own::run(&all)
@@ -133,14 +135,8 @@ impl Store<'_> {
         // A capture refuses what is open for writing.
         let file = file.into_temp_path();
         let path = file.to_string_lossy().into_owned();
-        let (program, words): (String, &[&str]) = match kind {
-            "ext2" | "ext3" | "ext4" => (format!("mkfs.{kind}"), &["-q", "-F"]),
-            "xfs" | "btrfs" => (format!("mkfs.{kind}"), &["-q", "-f"]),
-            "vfat" => ("mkfs.vfat".to_owned(), &[]),
-            "swap" => ("mkswap".to_owned(), &[]),
-            other => return Err(Failure::new(Exit::Usage, format!("no filesystem `{other}` can be made"))),
-        };
-        tool(std::process::Command::new(&program).args(words).arg(&path))?;
+        let words = make_filesystem(kind)?;
+        tool(Command::new(&words[0]).args(&words[1..]).arg(&path))?;
         self.diskcast(&["capture", &path, name]).map(drop)
     }
 
@@ -216,22 +212,11 @@ impl Store<'_> {
 
     /// The version with its number, and its size in bytes.
     pub(super) fn resolve(&self, name: &str) -> Result<(String, u64)> {
-        let image = name.split(['@', ':']).next().unwrap_or_default();
-        let records = self.diskcast(&["images", image])?;
-        let is_it = |record: &&Value| {
-            let tags = record["tags"].as_array().map(Vec::as_slice).unwrap_or_default();
-            match (name.split_once('@'), name.split_once(':')) {
-                (Some((_, number)), _) => record["number"].as_u64() == number.parse().ok(),
-                (None, Some((_, tag))) => tags.iter().any(|found| found == tag),
-                (None, None) => true,
-            }
-        };
-        let versions = records.iter().filter(|record| record["type"] == "version").filter(is_it);
-        let found = versions.max_by_key(|record| record["number"].as_u64());
-        let found =
-            found.ok_or_else(|| Failure::new(Exit::NotFound, format!("there is no version `{name}`")))?;
-        let number = found["number"].as_u64().unwrap_or(0);
-        Ok((format!("{image}@{number}"), found["disk_bytes"].as_u64().unwrap_or(0)))
+        let records = self.diskcast(&["inspect", name])?;
+        let manifest = &own::record(&records, "version")?["manifest"];
+        let image = manifest["image"].as_str().unwrap_or_default();
+        let [number, sectors] = ["number", "size_sectors"].map(|name| manifest[name].as_u64().unwrap_or(0));
+        Ok((format!("{image}@{number}"), sectors * SECTOR_BYTES))
     }
 }
 

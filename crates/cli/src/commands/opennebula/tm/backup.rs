@@ -51,8 +51,7 @@ pub(super) fn restore(context: &Context, folder: &str, machine: &str, image: &st
     for number in chosen {
         let Some(name) = backup.part(number) else { continue };
         let target = Place { host: folder.host.clone(), path: format!("{}/disk.{number}", folder.path) };
-        let (_, format) = Machine::with_disk(&target, machine)?;
-        let form = if format == "qcow2" { Form::Overlay } else { Form::Full };
+        let form = if all.disk(number)?.file_format()? == "qcow2" { Form::Overlay } else { Form::Full };
         let source = Source { repository: backup.repository.clone(), name };
         copies::place(context, &settings, &Order { source: &source, target: &target, form, size_mb: None })?;
         count += 1;

@@ -97,7 +97,7 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;
     let mut told = Instant::default();
-    let done = net::deploy::run(&[host], (root, rules()), &settings.ssh(), &stop, |deploy, now| {
+    let done = net::deploy::run(&[host], (root, Rules::default()), &settings.ssh(), &stop, |deploy, now| {
         if let HostState::Working { done, total, .. } = deploy.host(0)
             && now.since(told) >= REPORT
         {
@@ -112,21 +112,6 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
             Err(Failure::new(Exit::Failed, format!("host {}: {why}", order.target.host)))
         }
         _ => Err(Failure::new(Exit::Interrupted, "it was called off")),
-    }
-}
-
-fn rules() -> Rules {
-    Rules {
-        at_once: 1,
-        wave: 1,
-        stagger: Duration::ZERO,
-        attempts: 3,
-        pause: Duration::from_secs(2),
-        silence: Duration::from_secs(30),
-        standstill: Duration::from_secs(300),
-        host_time: None,
-        time: None,
-        failures: None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::commands::opennebula::host;
 use crate::commands::opennebula::place::{Place, number, wrong};
 use crate::commands::opennebula::settings::Settings;
-use crate::commands::opennebula::tools::download;
+use crate::commands::opennebula::tools::{download, is_url, make_filesystem};
 use crate::commands::opennebula::vm::Machine;
 use crate::exit::{Exit, Failure, Result};
 
@@ -25,14 +25,7 @@ pub(super) fn image(size: &str, format: &str, target: &str, machine: &str) -> Re
     let part = format!("{path}.part");
     let make = match filesystem.as_deref() {
         None => String::new(),
-        // Each says by another letter that a file is good enough.
-        Some(kind @ ("ext2" | "ext3" | "ext4" | "ntfs")) => format!("mkfs.{kind} -q -F {part}\n"),
-        Some(kind @ ("xfs" | "btrfs")) => format!("mkfs.{kind} -q -f {part}\n"),
-        Some(kind @ ("vfat" | "fat")) => {
-            format!("mkfs.{} {part} >&2\n", if kind == "fat" { "vfat" } else { kind })
-        }
-        Some("swap") => format!("mkswap {part} >&2\n"),
-        Some(other) => return Err(wrong(&format!("no filesystem `{other}` can be made"))),
+        Some(kind) => format!("{} {part} >&2\n", make_filesystem(kind)?.join(" ")),
     };
     let convert = match format {
         "raw" | "swap" | "fs" => format!("mv -f {part} {path}"),
@@ -82,7 +75,7 @@ pub(super) fn context(parts: &[&str], target: &str) -> Result<()> {
 }
 
 fn add(part: &str, files: &Path) -> Result<()> {
-    let is_url = part.starts_with("http://") || part.starts_with("https://");
+    let is_url = is_url(part);
     let (from, name) = match part.rsplit_once(':') {
         Some((from, name)) if !is_url => (from, name),
         _ => (part, part.rsplit('/').next().unwrap_or(part)),

@@ -11,6 +11,9 @@ use crate::commands::opennebula::settings::{Form, Settings};
 use crate::commands::opennebula::vm::Machine;
 use crate::exit::{Exit, Failure, Result};
 
+/// End of the names of overlays that are there while a folder is moved.
+const MOVING: &str = ".moving";
+
 /// Moves a machine's folder to another host. The call for each disk is of no account: it is in the folder.
 pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) -> Result<()> {
     let (from, to) = (Place::parse(from)?, Place::parse(to)?);
@@ -25,15 +28,10 @@ pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) ->
         return Ok(());
     }
     let settings = Settings::load()?;
-    let is_there = |place: &Place| -> Result<bool> {
-        let script = format!("if [ -d {} ]; then echo yes; fi", place.path);
-        Ok(host::run(&settings, &place.host, &script, b"")?.trim() == "yes")
+    let Some(bases) = bases(&settings, &machine, &from)? else {
+        // It was moved before, and nobody heard of it; or it is nowhere.
+        return host::run(&settings, &to.host, &format!("cd {}", to.path), b"").map(drop);
     };
-    // It was moved before, and nobody heard of it.
-    if !is_there(&from)? && is_there(&to)? {
-        return Ok(());
-    }
-    let bases = bases(&settings, &machine, &from)?;
     // Under another name until it is complete, and again once it is to go: whoever finds a folder finds all of it.
     let (part, gone) = (format!("{}.part", to.path), format!("{}.gone", from.path));
     let part = Place { host: to.host.clone(), path: part };
@@ -46,7 +44,7 @@ pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) ->
         }
     }
     send(&settings, (&from, &part), &left_out)?;
-    let name = format!("rm -rf {1}\nmv {0} {1}\nsync -f {1}", part.path, to.path);
+    let name = format!("rm -rf {1}\nmv {0} {1}\nrm -f {1}/.*{MOVING}\nsync -f {1}", part.path, to.path);
     host::run(&settings, &to.host, &name, b"")?;
     let remove = format!("rm -rf {gone}\nmv {} {gone}\nrm -rf {gone}", from.path);
     host::run(&settings, &from.host, &remove, b"").map(drop)
@@ -61,16 +59,20 @@ struct Base {
     repository: String,
 }
 
-/// The images beside the disks at `from` that the host still knows.
-fn bases(settings: &Settings, machine: &Machine, from: &Place) -> Result<Vec<Base>> {
+/// The images beside the disks at `from` that the host still knows; `None` if there is no such folder.
+fn bases(settings: &Settings, machine: &Machine, from: &Place) -> Result<Option<Vec<Base>>> {
     let sources = machine.disks().iter().filter_map(|disk| Source::parse(disk.source.as_deref()?).ok());
-    let Some(repository) = sources.map(|source| source.repository).next() else { return Ok(Vec::new()) };
+    let repository = sources.map(|source| source.repository).next();
     let script = format!(
-        "cd {}\nls -A | grep '^[.]diskcast-' || true\necho\n{} agent --list --json || true",
+        "[ -d {0} ] || exit 0\ncd {0}\nls -A | grep '^[.]diskcast-' || true\necho\n{1} agent --list --json || true",
         from.path,
         settings.program()
     );
     let text = host::run(settings, &from.host, &script, b"")?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let Some(repository) = repository else { return Ok(Some(Vec::new())) };
     let (names, kept) = text.split_once("\n\n").unwrap_or((text.trim(), ""));
     let kept: Vec<serde_json::Value> =
         kept.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -80,13 +82,14 @@ fn bases(settings: &Settings, machine: &Machine, from: &Place) -> Result<Vec<Bas
         let reference = image["image"].as_str()?.to_owned();
         Some(Base { name: name.trim().to_owned(), reference, repository: repository.clone() })
     });
-    Ok(known.collect())
+    Ok(Some(known.collect()))
 }
 
-/// Makes an overlay over the image in the folder `to`, so that the image is beside it, and removes the overlay.
+/// Makes an overlay over the image in the folder `to`, so that the image is beside it, and stays there until the disks
+/// have come that need it.
 fn bring(context: &Context, settings: &Settings, base: &Base, to: &Place) -> Result<()> {
     let source = Source { repository: base.repository.clone(), name: base.reference.clone() };
-    let target = Place { host: to.host.clone(), path: format!("{}/disk.0", to.path) };
+    let target = Place { host: to.host.clone(), path: format!("{}/{}{MOVING}", to.path, base.name) };
     let order = Order { source: &source, target: &target, form: Form::Overlay, size_mb: None };
     copies::place(context, settings, &order)?;
     host::run(settings, &to.host, &format!("test -e {}/{}", to.path, base.name), b"").map(drop)
@@ -132,7 +135,7 @@ pub(super) fn to_new_image(from: &str, source: &str, snapshot: &str, machine: &s
     let (machine, format) = Machine::with_disk(&from, machine)?;
     let repository = settings.repository(&source.repository)?;
     let path = &from.path;
-    let copy = match snapshot.parse::<u64>() {
+    let copy = match snapshot.parse::<u32>() {
         Err(_) => host::still_copy(&settings, path, machine.running()),
         Ok(snapshot) => {
             let take = if format == "qcow2" {

@@ -16,7 +16,7 @@ pub(super) fn act(action: &str, target: &str, snapshot: &str, machine: &str) -> 
 }
 
 /// Each may be repeated: a snapshot that a script made before it was killed is made anew.
-fn inside(action: &str, path: &str, snapshot: u64) -> String {
+fn inside(action: &str, path: &str, snapshot: u32) -> String {
     let name = name_inside(snapshot);
     let remove = format!(
         "if qemu-img snapshot -q -l {path} | awk '{{ print $2 }}' | grep -qx {name}; then\n  \
@@ -29,7 +29,7 @@ fn inside(action: &str, path: &str, snapshot: u64) -> String {
     }
 }
 
-fn beside(action: &str, path: &str, snapshot: u64) -> String {
+fn beside(action: &str, path: &str, snapshot: u32) -> String {
     let kept = format!("{path}.snap/{snapshot}");
     let copy = |from: &str, to: &str| {
         format!("cp --reflink=auto --sparse=always {from} {to}.part\nsync {to}.part\nmv -f {to}.part {to}")
@@ -42,6 +42,6 @@ fn beside(action: &str, path: &str, snapshot: u64) -> String {
 }
 
 /// What a snapshot is called in a QCOW2.
-pub(super) fn name_inside(snapshot: u64) -> String {
+pub(super) fn name_inside(snapshot: u32) -> String {
     format!("one-{snapshot}")
 }
