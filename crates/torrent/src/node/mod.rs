@@ -241,7 +241,7 @@ impl Shared {
         let name = metainfo.info_hash();
         let chance = self.chance.lock().fork();
         let of_node = (Arc::clone(&self.cache), self.handle.clone());
-        let torrent = Arc::new(Torrent::new(metainfo, content, have, chance, of_node));
+        let torrent = Arc::new(Torrent::new(metainfo, content, have, (self.name, chance), of_node));
         Arc::clone(self.torrents.lock().entry(name).or_insert(torrent))
     }
 

@@ -17,7 +17,7 @@ use super::link::Link;
 use crate::bits::Bits;
 use crate::content::Content;
 use crate::metainfo::Metainfo;
-use crate::swarm::{Key, Nearness, Output, Swarm};
+use crate::swarm::{Key, Name, Nearness, Output, Swarm};
 use crate::wire::Block;
 
 /// A torrent that a node serves or fetches.
@@ -70,12 +70,12 @@ impl Torrent {
         metainfo: Arc<Metainfo>,
         content: Arc<dyn Content>,
         have: Bits,
-        chance: Chance,
+        (own, chance): (Name, Chance),
         (cache, handle): (Arc<Cache>, Handle),
     ) -> Self {
         let end = if have.is_full() { End::Complete } else { End::Fetching };
         let state = State {
-            swarm: Swarm::new(&metainfo, have, chance),
+            swarm: Swarm::new(&metainfo, have, own, chance),
             links: HashMap::new(),
             last_key: 0,
             outgoing: HashSet::new(),
@@ -144,6 +144,7 @@ impl Torrent {
         own: &[u8; 20],
     ) -> Option<(Key, Arc<Link>)> {
         let link = Arc::new(link);
+        let name = link.peer;
         let key = {
             let mut state = self.state.lock();
             if link.peer == *own || state.banned.contains(&link.peer) {
@@ -162,7 +163,7 @@ impl Torrent {
             state.links.insert(key, Arc::clone(&link));
             key
         };
-        self.with(|swarm, now| swarm.connected(key, nearness, now));
+        self.with(|swarm, now| swarm.connected(key, (name, nearness), now));
         Some((key, link))
     }
 

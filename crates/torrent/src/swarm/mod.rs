@@ -2,11 +2,14 @@
 //!
 //! Which piece next: the rarest among the peers, by chance among equally rare ones (BEP 3), but with nearness. A peer
 //! that is far, such as the server, is asked for what no near peer has; only while little is under way is it asked for
-//! more. So each piece crosses a switch, and leaves the server, about once. Clients of the internet reward those that
+//! more. Of that, a member asks first for its own share, which is another one than that of its near peers. So each
+//! piece crosses a switch, and leaves the server, about once. Clients of the internet reward those that
 //! send much. Here all machines have one owner, so whoever is interested is served, as long as there is room.
 
 mod open;
+mod output;
 mod peer;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -20,11 +23,11 @@ use crate::bits::Bits;
 use crate::metainfo::Metainfo;
 use crate::wire::{BLOCK_BYTES_MAX, Block, Message};
 use open::{Open, violation};
+pub(crate) use output::{Key, Output};
 pub(crate) use peer::Nearness;
 use peer::Peer;
-
-/// A peer's key, which the driver chooses; never used twice.
-pub(crate) type Key = u64;
+pub(crate) use share::Name;
+use share::Share;
 
 /// Blocks that are asked for at once, of all peers together: 4 MiB.
 const UNDER_WAY_WISHED: usize = 256;
@@ -35,6 +38,10 @@ const ASKED_MAX: usize = 200;
 /// While fewer blocks than this are under way, far peers are asked for what near ones have, too. And not more than this
 /// are asked of all far peers together while there are near ones: what one asks for, the others do not know of.
 const UNDER_WAY_LOW: usize = 32;
+/// So many blocks are asked of all far peers together once no piece of the own share is left.
+const BEYOND_SHARE_MAX: usize = 16;
+/// If no block has come for this time, far peers are asked for what others were asked for.
+const STALLED: Duration = Duration::from_secs(1);
 /// Memory for pieces that are not complete, or not kept yet, in bytes; but two pieces at least.
 const OPEN_BYTES_MAX: u64 = 64 << 20;
 /// A peer that was asked and sends nothing for this time is left.
@@ -46,25 +53,6 @@ const TURN: Duration = Duration::from_secs(10);
 /// A peer that sent parts of so many wrong pieces is left.
 const WRONG_MAX: u32 = 3;
 
-/// What the driver is to do.
-#[derive(Debug)]
-pub(crate) enum Output {
-    /// Send this to a peer.
-    Send(Key, Message),
-    /// Send a block to a peer.
-    Serve(Key, Block),
-    /// Do not send this block any more.
-    Unserve(Key, Block),
-    /// Send none of the blocks any more that the peer asked for.
-    UnserveAll(Key),
-    /// Verify and keep a piece, then say so by [`Swarm::verified`].
-    Verify(u32, Vec<u8>),
-    /// End the connection to a peer. `true`: connect to it no more.
-    Close(Key, bool),
-    /// Every piece is here.
-    Complete,
-}
-
 /// See the module.
 pub(crate) struct Swarm {
     piece_bytes: u32,
@@ -74,6 +62,9 @@ pub(crate) struct Swarm {
     /// How many peers have each piece, and how many of them are near.
     held: Vec<(u16, u16)>,
     open: BTreeMap<u32, Open>,
+    share: Share,
+    /// When a block came last.
+    came_at: Instant,
     /// Blocks that peers are asked for.
     under_way: usize,
     chance: Chance,
@@ -81,8 +72,8 @@ pub(crate) struct Swarm {
 }
 
 impl Swarm {
-    /// A swarm of `torrent`, of which the pieces `have` are here.
-    pub(crate) fn new(torrent: &Metainfo, have: Bits, chance: Chance) -> Self {
+    /// A swarm of `torrent`, of which the pieces `have` are here, in which this side is `own`.
+    pub(crate) fn new(torrent: &Metainfo, have: Bits, own: Name, chance: Chance) -> Self {
         let count = torrent.piece_count();
         assert_eq!(have.len(), count, "the pieces are those of the torrent");
         Self {
@@ -92,6 +83,8 @@ impl Swarm {
             peers: BTreeMap::new(),
             held: vec![(0, 0); count as usize],
             open: BTreeMap::new(),
+            share: Share::of_all(own, count),
+            came_at: Instant::ZERO,
             under_way: 0,
             chance,
             out: VecDeque::new(),
@@ -113,10 +106,13 @@ impl Swarm {
         self.peers.len()
     }
 
-    /// A peer is connected, and both handshakes are done.
-    pub(crate) fn connected(&mut self, key: Key, nearness: Nearness, now: Instant) {
+    /// The peer `name` is connected, and both handshakes are done.
+    pub(crate) fn connected(&mut self, key: Key, (name, nearness): (Name, Nearness), now: Instant) {
         let known = self.peers.insert(key, Peer::new(nearness, self.have.len(), now));
         assert!(known.is_none(), "a key is used once");
+        if nearness == Nearness::Near {
+            self.share.joined(key, name);
+        }
         if !self.have.is_empty() {
             let bits = Bytes::copy_from_slice(self.have.bytes());
             self.out.push_back(Output::Send(key, Message::Bitfield(bits)));
@@ -127,6 +123,7 @@ impl Swarm {
     pub(crate) fn disconnected(&mut self, key: Key, now: Instant) {
         self.release(key);
         let Some(peer) = self.peers.remove(&key) else { return };
+        self.share.left(key);
         for piece in peer.has.iter() {
             self.count(piece, peer.nearness, false);
         }
@@ -206,6 +203,9 @@ impl Swarm {
             if !peer.asked.is_empty() && now.since(peer.heard_at) > SILENCE_MAX {
                 self.out.push_back(Output::Close(key, false));
             }
+        }
+        if self.is_stalled(now) {
+            self.ask_all(now);
         }
         let waits = |peer: &Peer| peer.is_interested && peer.is_choked;
         if !self.peers.values().any(waits) {
@@ -324,6 +324,8 @@ impl Swarm {
         if !peer.answered(block) {
             return;
         }
+        peer.sent += 1;
+        self.came_at = now;
         self.under_way -= 1;
         let Some(open) = self.open.get_mut(&piece) else { return };
         let Some(asked) = open.take(block, bytes, key) else { return };
@@ -388,7 +390,7 @@ impl Swarm {
             if peer.chokes_us || peer.useful == 0 || peer.asked.len() >= most.min(far_most) {
                 return;
             }
-            let Some(block) = self.next_block(key) else { return };
+            let Some(block) = self.next_block(key, now) else { return };
             let peer = self.peers.get_mut(&key).expect("it is there");
             if peer.asked.is_empty() {
                 peer.heard_at = now;
@@ -399,24 +401,32 @@ impl Swarm {
         }
     }
 
-    /// How many blocks a peer may be asked for because it is far: no limit if it is not.
+    /// How many blocks a peer may be asked for because it is far: no limit if it is not. Who has near peers knows them
+    /// soon; until then little is asked of far ones, and more with each block that comes.
     fn far_most(&self, key: Key, most: usize) -> usize {
-        let is_far = |peer: &Peer| peer.nearness == Nearness::Far;
-        if !self.peers.get(&key).is_some_and(is_far) || self.peers.values().all(is_far) {
-            return usize::MAX;
+        match self.peers.get(&key).filter(|peer| peer.is_far()) {
+            None => usize::MAX,
+            Some(peer) if self.share.is_alone() => UNDER_WAY_LOW + peer.sent,
+            Some(peer) => UNDER_WAY_LOW.max(most).saturating_sub(self.asked_of_far() - peer.asked.len()),
         }
-        let others = self.peers.iter().filter(|(other, peer)| **other != key && is_far(peer));
-        let others: usize = others.map(|(_, peer)| peer.asked.len()).sum();
-        UNDER_WAY_LOW.max(most).saturating_sub(others)
+    }
+
+    /// Blocks that far peers are asked for.
+    fn asked_of_far(&self) -> usize {
+        self.peers.values().filter(|peer| peer.is_far()).map(|peer| peer.asked.len()).sum()
+    }
+
+    fn is_stalled(&self, now: Instant) -> bool {
+        now.since(self.came_at) > STALLED
     }
 
     /// Whether a peer is asked only for what no near peer has.
     fn is_spared(&self, key: Key) -> bool {
-        self.peers[&key].nearness == Nearness::Far && self.under_way >= UNDER_WAY_LOW
+        self.peers[&key].is_far() && self.under_way >= UNDER_WAY_LOW
     }
 
     /// A block for which `key` is to be asked.
-    fn next_block(&mut self, key: Key) -> Option<Block> {
+    fn next_block(&mut self, key: Key, now: Instant) -> Option<Block> {
         let last = self.peers[&key].asked.back().map(|block| block.piece);
         // The rest of the piece that this peer is asked for.
         if let Some(block) = last.and_then(|piece| self.open.get_mut(&piece)?.ask(false, |_| true)) {
@@ -436,37 +446,45 @@ impl Swarm {
         if let Some(block) = open.find_map(|(_, open)| open.ask(false, |_| true)) {
             return Some(block);
         }
-        // Near the end: what others were asked for and have not sent.
+        // Near the end: what others were asked for and have not sent. It is about to come from near ones.
+        if peer.is_far() && !self.share.is_alone() && !self.is_stalled(now) {
+            return None;
+        }
         let is_end = self.open.len() as u64 == u64::from(self.have.len() - self.have.count());
         let is_new = |block| !peer.asked.contains(&block);
         let mut open = self.open.iter_mut().filter(|(piece, _)| is_end && held(piece));
         open.find_map(|(_, open)| open.ask(true, is_new))
     }
 
-    /// The piece that is begun next with peer `key`: the rarest one that it has, is missing and not open.
+    /// The piece that is begun next with peer `key`: the rarest one that it has, is missing and not open. If it is far,
+    /// pieces come first that no near peer has, then those of the own share.
     fn choose(&mut self, key: Key) -> Option<u32> {
         let room = OPEN_BYTES_MAX.max(2 * u64::from(self.piece_bytes));
         if (self.open.len() as u64 + 1) * u64::from(self.piece_bytes) > room {
             return None;
         }
-        let spares = self.is_spared(key);
-        let Self { peers, held, have, open, chance, .. } = self;
+        let (spares, asked_of_far) = (self.is_spared(key), self.asked_of_far());
+        let Self { peers, held, have, open, share, chance, .. } = self;
         let peer = &peers[&key];
-        let (mut best, mut rarity, mut ties) = (None, u16::MAX, 0);
+        let (mut best, mut least, mut ties) = (None, (true, true, u16::MAX), 0);
         for (piece, &(all, near)) in (0..).zip(held.iter()) {
-            let is_wanted = all <= rarity && !(spares && near > 0) && peer.has.has(piece);
+            let is_far = peer.is_far();
+            let order = (is_far && near > 0, is_far && !share.has(piece), all);
+            let is_wanted = order <= least && !(spares && near > 0) && peer.has.has(piece);
             if !is_wanted || have.has(piece) || open.contains_key(&piece) {
                 continue;
             }
-            if all < rarity {
-                (rarity, ties) = (all, 0);
+            if order < least {
+                (least, ties) = (order, 0);
             }
             ties += 1;
             if chance.below(ties) == 0 {
                 best = Some(piece);
             }
         }
-        best
+        // What is another's task may be on its way to it.
+        let is_beyond = least.1 && asked_of_far >= BEYOND_SHARE_MAX;
+        best.filter(|_| !is_beyond)
     }
 
     fn piece_len(&self, piece: u32) -> u32 {

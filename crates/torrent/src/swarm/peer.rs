@@ -37,6 +37,8 @@ pub(super) struct Peer {
     pub(super) asked: VecDeque<Block>,
     /// When it last sent a block, or was asked while nothing was under way.
     pub(super) heard_at: Instant,
+    /// How many blocks it sent.
+    pub(super) sent: usize,
     /// Wrong pieces of which it sent a part.
     pub(super) wrong: u32,
 }
@@ -54,8 +56,13 @@ impl Peer {
             unchoked_at: now,
             asked: VecDeque::new(),
             heard_at: now,
+            sent: 0,
             wrong: 0,
         }
+    }
+
+    pub(super) fn is_far(&self) -> bool {
+        self.nearness == Nearness::Far
     }
 
     /// Forgets that `block` was asked for. False if it was not.
