@@ -66,7 +66,7 @@ fn deploy(context: &Context, args: &Args) -> Result<()> {
     interrupt::cooperate(move || asked.stop())?;
     let clock = Clock::start();
     let mut screen = Screen::new(context, &entries);
-    let done = net::deploy::run(&jobs, (version, rules), &ssh, &stop, |deploy, now| {
+    let done = net::deploy::run(&jobs, (version, rules), (&ssh, None), &stop, |deploy, now| {
         screen.show(deploy, now);
     });
     screen.end();

@@ -4,11 +4,11 @@ mod child;
 mod copy;
 mod speaker;
 
-use std::io::{BufRead as _, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use net::api::{HostJob, HostWord, WORK_FORMAT};
+use net::api::{GO, HostJob, HostWord, WORK_FORMAT};
 
 use self::child::Work;
 use self::speaker::Speaker;
@@ -34,13 +34,19 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut line = String::new();
-    std::io::stdin().lock().take(JOB_BYTES_MAX).read_line(&mut line)?;
+    // One buffer for all of it: what comes behind the first line may be in it already.
+    let mut input = BufReader::new(std::io::stdin());
+    input.by_ref().take(JOB_BYTES_MAX).read_line(&mut line)?;
     let work = Arc::new(Work::default());
     let spoken = Arc::clone(&work);
     let speaker = Speaker::start(move || spoken.call_off())?;
     let watched = Arc::clone(&work);
     std::thread::Builder::new().name("input".into()).spawn(move || {
-        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        for line in input.split(b'\n').map_while(std::result::Result::ok) {
+            if line == GO.as_bytes() {
+                watched.go();
+            }
+        }
         watched.call_off();
     })?;
     let done = parse(&line).and_then(|job| work.run(&job, &server(&job)?, &args.keeping, &speaker));

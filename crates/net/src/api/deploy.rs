@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub const WORK_FORMAT: u32 = 1;
 /// In [`HostJob::server`]: the address from which the host was reached.
 pub const FROM_HERE: &str = "{here}";
+/// The line that lets a host fetch which waits for others ([`HostJob::meets`]).
+pub const GO: &str = "go";
 
 /// What a host is to do: the first line of its standard input. The end of that input calls it off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +37,9 @@ pub struct HostJob {
     /// Whether an earlier attempt may have begun: what the target holds right is kept.
     #[serde(default)]
     pub resume: bool,
+    /// Whether the host says that it has arrived, and waits for [`GO`] before it fetches: others are on the way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub meets: bool,
     /// Command for a shell before anything is written. If it fails, nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
@@ -61,6 +66,11 @@ pub enum HostWord {
     Alive {
         /// What.
         doing: String,
+    },
+    /// It knows what it lacks; said once if [`HostJob::meets`].
+    Arrived {
+        /// Whether it waits for [`GO`], to fetch the image.
+        waits: bool,
     },
     /// How far it is.
     Progress {
@@ -122,6 +132,7 @@ mod tests {
             options: vec![],
             size_bytes: None,
             resume: false,
+            meets: false,
             before: None,
             written: None,
         };

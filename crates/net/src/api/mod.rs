@@ -18,7 +18,7 @@ mod swarms;
 mod tokens;
 
 pub use content::{CloneRequest, CreateRequest, DiffAnswer, DiffRange, LogAnswer, LogEntry, Written};
-pub use deploy::{Copies, FROM_HERE, HostJob, HostWord, WORK_FORMAT};
+pub use deploy::{Copies, FROM_HERE, GO, HostJob, HostWord, WORK_FORMAT};
 pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, Status, SwarmStatus};
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
 pub(crate) use machines::proof_text;

@@ -5,10 +5,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-use crate::api::{HostJob, HostWord};
+use crate::api::{GO, HostJob, HostWord};
+use crate::clock::Stop;
 use parking_lot::Mutex;
 use proto::deploy::Said;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
+use super::meeting::{Meeting, OnTheWay};
 
 /// Longest line that a host says, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
@@ -26,6 +29,7 @@ pub(super) struct Attempt(Arc<Running>);
 struct Running {
     /// Closed to call the work off.
     stdin: Mutex<Option<ChildStdin>>,
+    called_off: Stop,
     /// The client here; `None` once it has ended, since its number may be another's then.
     client: Mutex<Option<Pid>>,
 }
@@ -35,7 +39,8 @@ impl Attempt {
     /// started, and `say` got that.
     pub(super) fn start(
         mut command: Command,
-        job: &HostJob,
+        mut job: HostJob,
+        meeting: Option<Meeting>,
         say: impl Fn(Said) + Send + 'static,
     ) -> Option<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
@@ -51,9 +56,13 @@ impl Attempt {
         };
         let running = Arc::new(Running {
             stdin: Mutex::new(child.stdin.take()),
+            called_off: Stop::new(),
             client: Mutex::new(Some(Pid::from_child(&child))),
         });
-        let mut line = serde_json::to_vec(job).expect("jobs are plain data");
+        // Where no meeting is possible, its host fetches when it has arrived.
+        let meeting = meeting.and_then(|meeting| Some((meeting.set_out().ok()?, meeting)));
+        job.meets = meeting.is_some();
+        let mut line = serde_json::to_vec(&job).expect("jobs are plain data");
         line.push(b'\n');
         let attempt = Self(Arc::clone(&running));
         std::thread::spawn(move || {
@@ -61,7 +70,9 @@ impl Attempt {
             let complaints = std::thread::spawn(move || stderr.map(end_of).unwrap_or_default());
             // A client that is gone already says why.
             let _ = running.stdin.lock().as_mut().map(|stdin| stdin.write_all(&line));
-            let last = stdout.and_then(|stdout| listen(stdout, &say));
+            let mut others = Others { running: &running, meeting };
+            let last = stdout.and_then(|stdout| listen(stdout, &say, &mut others));
+            drop(others);
             // Whoever said its last word, or too much, has nothing to do any more.
             *running.stdin.lock() = None;
             let code = running.wait(&mut child);
@@ -73,6 +84,7 @@ impl Attempt {
 
     /// Calls the work off: the host ends it and says so.
     pub(super) fn call_off(&self) {
+        self.0.called_off.stop();
         *self.0.stdin.lock() = None;
     }
 
@@ -92,8 +104,27 @@ impl Running {
     }
 }
 
+/// The others that bring the same image to hosts, if this attempt meets them.
+struct Others<'a> {
+    running: &'a Running,
+    meeting: Option<(OnTheWay, Meeting)>,
+}
+
+impl Others<'_> {
+    /// The host has arrived. If it waits, it goes on as soon as the others are there, too.
+    fn arrived(&mut self, waits: bool) {
+        let meeting = self.meeting.take().map(|(_, meeting)| meeting);
+        if !waits {
+            return;
+        }
+        meeting.into_iter().for_each(|meeting| meeting.wait(&self.running.called_off));
+        // A client that is gone already says why.
+        let _ = self.running.stdin.lock().as_mut().map(|stdin| writeln!(stdin, "{GO}"));
+    }
+}
+
 /// Tells what is said, and returns the last word.
-fn listen(stdout: ChildStdout, say: &impl Fn(Said)) -> Option<HostWord> {
+fn listen(stdout: ChildStdout, say: &impl Fn(Said), others: &mut Others<'_>) -> Option<HostWord> {
     let mut stdout = BufReader::new(stdout);
     let mut line = Vec::new();
     loop {
@@ -109,6 +140,11 @@ fn listen(stdout: ChildStdout, say: &impl Fn(Said)) -> Option<HostWord> {
         // What a login prints is none of this.
         match serde_json::from_slice(&line) {
             Ok(HostWord::Alive { .. }) => say(Said::Alive),
+            Ok(HostWord::Arrived { waits }) => {
+                say(Said::Alive);
+                others.arrived(waits);
+                say(Said::Alive);
+            }
             Ok(HostWord::Progress { step, done_bytes, total_bytes }) => {
                 say(Said::Progress { step: number_of(&step), done: done_bytes, total: total_bytes });
             }

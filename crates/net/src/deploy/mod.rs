@@ -1,6 +1,7 @@
 //! Puts an image on hosts that are reached by ssh: drives [`proto::deploy`] with one program for each attempt.
 
 mod attempt;
+mod meeting;
 mod ssh;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use proto::deploy::{Action, Said};
 pub use proto::deploy::{Counts, Deploy, HostState, Rules};
 
 use self::attempt::Attempt;
+pub use self::meeting::Meeting;
 pub use self::ssh::{Address, Ssh};
 
 /// How often the caller is told of the time that passes, and of what changed.
@@ -40,17 +42,19 @@ struct Word {
 }
 
 /// Deploys the version whose root is `wanted` to all `hosts`, and returns when each of them has ended. `tell` gets to
-/// know how far all is, several times a second; when `stop` is set, what runs is called off.
+/// know how far all is, several times a second; when `stop` is set, what runs is called off. With a `meeting`, hosts
+/// begin to fetch together with those of other programs.
 pub fn run(
     hosts: &[Host],
     (wanted, rules): (Digest, Rules),
-    ssh: &Ssh,
+    (ssh, meeting): (&Ssh, Option<&Meeting>),
     stop: &Stop,
     mut tell: impl FnMut(&Deploy, Instant),
 ) -> Deploy {
     let clock = Clock::start();
     let (sender, words) = channel();
-    let mut driver = Driver { hosts, ssh, clock, sender, running: BTreeMap::new(), ending: Vec::new() };
+    let mut driver =
+        Driver { hosts, ssh, meeting, clock, sender, running: BTreeMap::new(), ending: Vec::new() };
     let mut deploy = Deploy::new(hosts.len(), wanted, rules, clock.now());
     let mut called_off = false;
     loop {
@@ -72,6 +76,7 @@ pub fn run(
 struct Driver<'a> {
     hosts: &'a [Host],
     ssh: &'a Ssh,
+    meeting: Option<&'a Meeting>,
     clock: Clock,
     sender: Sender<Word>,
     running: BTreeMap<usize, Attempt>,
@@ -88,7 +93,9 @@ impl Driver<'_> {
                 let sender = self.sender.clone();
                 let say = move |said| drop(sender.send(Word { host, attempt, said }));
                 // What can't be started has said so.
-                if let Some(started) = Attempt::start(self.ssh.command(address), &job, say) {
+                if let Some(started) =
+                    Attempt::start(self.ssh.command(address), job, self.meeting.cloned(), say)
+                {
                     self.running.insert(host, started);
                 }
             }

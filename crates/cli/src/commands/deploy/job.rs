@@ -78,6 +78,7 @@ impl Draft {
             options: self.options.clone(),
             size_bytes: None,
             resume: false,
+            meets: false,
             before: self.before.clone(),
             written: self.written.clone(),
         };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use net::deploy::{Address, Ssh};
 use serde::Deserialize;
@@ -35,6 +36,9 @@ pub(super) struct Settings {
     /// First part of the names of images that OpenNebula makes.
     #[serde(default = "prefix")]
     pub prefix: String,
+    /// How long a script whose host is ready waits for others with the same image, in seconds.
+    #[serde(default = "window_seconds")]
+    window_seconds: u32,
     /// Folder for files that come from elsewhere, until they are in a repository.
     #[serde(default = "staging")]
     pub staging: PathBuf,
@@ -88,6 +92,10 @@ fn kept() -> String {
 
 fn prefix() -> String {
     "one".to_owned()
+}
+
+fn window_seconds() -> u32 {
+    5
 }
 
 fn staging() -> PathBuf {
@@ -153,6 +161,11 @@ impl Settings {
             )
             .hint("set DISKCAST_REPOSITORY in its template to a name from the settings")),
         }
+    }
+
+    /// How long hosts that have arrived wait for others.
+    pub(super) fn window(&self) -> Duration {
+        Duration::from_secs(self.window_seconds.into())
     }
 
     /// How hosts are reached.

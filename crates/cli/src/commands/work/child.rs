@@ -29,6 +29,8 @@ const LAST_TIME_MAX: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(super) struct Work {
     stop: Stop,
+    /// Set when a job that meets others may fetch.
+    go: Stop,
     child: Mutex<Option<rustix::process::Pid>>,
 }
 
@@ -39,9 +41,15 @@ impl Work {
             return;
         }
         self.stop.stop();
+        self.go.stop();
         self.signal(rustix::process::Signal::INT);
         std::thread::park_timeout(LAST_TIME_MAX);
         self.signal(rustix::process::Signal::KILL);
+    }
+
+    /// The others have arrived, too.
+    pub(super) fn go(&self) {
+        self.go.stop();
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
@@ -103,6 +111,11 @@ impl Work {
     }
 
     fn fetch(&self, job: &HostJob, server: &str, speaker: &Speaker) -> Result<(String, Value)> {
+        if job.meets {
+            speaker.say(&HostWord::Arrived { waits: true });
+            speaker.doing("waits for other hosts");
+            while self.go.pause(LOCK_PAUSE) {}
+        }
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["--json", "--yes", "fetch", server, &job.reference, &job.target, "--token-file", "-"]);
         if job.resume && Path::new(&job.target).exists() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::Digest;
 use daemon::kept::{About, Base, Found, KeptImages};
-use net::api::{Copies, HostJob};
+use net::api::{Copies, HostJob, HostWord};
 use net::clock::Stop;
 use serde_json::{Value, json};
 
@@ -50,10 +50,14 @@ fn base(
     fetch: impl Fn(&HostJob) -> Result<(String, Value)>,
 ) -> Result<(Base, Value)> {
     let key = KeptImages::key(root);
+    let mut told = false;
     loop {
         match kept.find(&key)? {
             Found::Here(base) => return Ok((base, json!({ "kept": true }))),
             Found::Busy => {
+                if job.meets && !std::mem::replace(&mut told, true) {
+                    speaker.say(&HostWord::Arrived { waits: false });
+                }
                 speaker.doing("waits for the image, which another job fetches");
                 if !stop.pause(LOOK) {
                     return Err(Failure::new(Exit::Interrupted, "it was called off"));

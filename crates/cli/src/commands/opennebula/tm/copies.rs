@@ -6,7 +6,7 @@ use base::units::show_bytes;
 use base::{Digest, Instant};
 use net::api::{Copies, HostJob, WORK_FORMAT};
 use net::clock::Stop;
-use net::deploy::{Host, HostState, Rules};
+use net::deploy::{Host, HostState, Meeting, Rules};
 
 use crate::args::ServerAccess;
 use crate::commands::Context;
@@ -88,6 +88,7 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
         size_bytes: order.size_mb.map(|size| size * MIB),
         // A script that was killed may have begun; no machine has run from the disk yet.
         resume: true,
+        meets: false,
         // The folder, and who tells OpenNebula how much is used of it.
         before: Some(format!("mkdir -p {folder} && echo diskcast >{store}/.monitor")),
         written: None,
@@ -97,7 +98,10 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;
     let mut told = Instant::default();
-    let done = net::deploy::run(&[host], (root, Rules::default()), &settings.ssh(), &stop, |deploy, now| {
+    // Without a place to meet, its host goes alone.
+    let meeting = Meeting::of(root, settings.window()).ok();
+    let ways = (&settings.ssh(), meeting.as_ref());
+    let done = net::deploy::run(&[host], (root, Rules::default()), ways, &stop, |deploy, now| {
         if let HostState::Working { done, total, .. } = deploy.host(0)
             && now.since(told) >= REPORT
         {

@@ -1,0 +1,161 @@
+//! Programs of one machine that bring the same image to hosts at the same time meet, so that their hosts share one
+//! transfer. Each has a file under a lock while its host is on the way; of a program that is killed the kernel takes
+//! the lock.
+
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::Digest;
+
+use crate::clock::{Clock, Stop};
+
+/// Folder for locks of programs that run now. All users may write there.
+const LOCKS: &str = "/run/lock";
+/// How often it is looked whether others are still on the way.
+const LOOK: Duration = Duration::from_millis(10);
+/// Digits of an image's digest that name it here.
+const NAME_DIGITS: usize = 32;
+
+/// Where programs meet that bring one image to hosts.
+#[derive(Debug, Clone)]
+pub struct Meeting {
+    folder: PathBuf,
+    image: String,
+    window: Duration,
+}
+
+/// A host that is on the way. Dropped when it has arrived, or never will.
+#[derive(Debug)]
+pub(super) struct OnTheWay {
+    _lock: File,
+    path: PathBuf,
+}
+
+impl Meeting {
+    /// Where the programs of this user meet that bring the version whose root is `image`. Who has arrived waits for
+    /// the others for `window` at most. An error if there is no folder for it that only this user can write.
+    pub fn of(image: Digest, window: Duration) -> io::Result<Self> {
+        let user = rustix::process::geteuid().as_raw();
+        let locks = if Path::new(LOCKS).is_dir() { PathBuf::from(LOCKS) } else { std::env::temp_dir() };
+        Self::in_folder(locks.join(format!("diskcast-meetings-{user}")), image, window)
+    }
+
+    fn in_folder(folder: PathBuf, image: Digest, window: Duration) -> io::Result<Self> {
+        if let Err(error) = DirBuilder::new().mode(0o700).create(&folder)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(error);
+        }
+        let found = folder.symlink_metadata()?;
+        let own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
+        if !found.is_dir() || !own {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others can write there"));
+        }
+        Ok(Self { folder, image: image.to_hex()[..NAME_DIGITS].to_owned(), window })
+    }
+
+    /// A host is on the way.
+    pub(super) fn set_out(&self) -> io::Result<OnTheWay> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let own = format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let draft = self.folder.join(format!("draft.{own}"));
+        let path = self.folder.join(format!("{}.{own}", self.image));
+        let lock = File::create(&draft)?;
+        lock.lock()?;
+        // Under its name only when it is locked: what is not is removed by others.
+        std::fs::rename(&draft, &path)?;
+        Ok(OnTheWay { _lock: lock, path })
+    }
+
+    /// Waits until nobody is on the way any more, for the window at most, or until `stop` is set.
+    pub(super) fn wait(&self, stop: &Stop) {
+        let clock = Clock::start();
+        while clock.elapsed() < self.window && self.others_come() && stop.pause(LOOK) {}
+    }
+
+    fn others_come(&self) -> bool {
+        let Ok(entries) = std::fs::read_dir(&self.folder) else { return false };
+        let of_image = entries.flatten().filter(|entry| {
+            entry.file_name().to_string_lossy().split('.').next().is_some_and(|image| image == self.image)
+        });
+        of_image.into_iter().any(|entry| is_on_the_way(&entry.path()))
+    }
+}
+
+/// Whether the program of this file runs. The file of one that does not is removed.
+fn is_on_the_way(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => true,
+        Ok(()) => {
+            let _ = std::fs::remove_file(path);
+            false
+        }
+        Err(TryLockError::Error(_)) => false,
+    }
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn who_has_arrived_waits_for_those_on_the_way_and_for_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let meeting = |image: &[u8]| {
+            Meeting::in_folder(folder.path().join("meetings"), Digest::of(image), LONG).unwrap()
+        };
+        let (one, other) = (meeting(b"one"), meeting(b"other"));
+        let _elsewhere = other.set_out().unwrap();
+        one.wait(&Stop::new());
+
+        let late = one.set_out().unwrap();
+        assert!(one.others_come());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| one.wait(&Stop::new()));
+            assert!(!waits.is_finished());
+            drop(late);
+        });
+        assert!(!one.others_come());
+
+        // As after SIGKILL: the file is there, and nobody holds its lock.
+        let path = folder.path().join("meetings").join(format!("{}.1.1", one.image));
+        File::create(&path).unwrap();
+        one.wait(&Stop::new());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_stop_and_the_window_end_the_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("meetings");
+        let meeting = Meeting::in_folder(path.clone(), Digest::of(b"image"), LONG).unwrap();
+        let _hangs = meeting.set_out().unwrap();
+        let stop = Stop::new();
+        stop.stop();
+        meeting.wait(&stop);
+        Meeting::in_folder(path, Digest::of(b"image"), Duration::ZERO).unwrap().wait(&Stop::new());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("meetings");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(Meeting::in_folder(path, Digest::of(b"image"), LONG).is_err());
+    }
+}
