@@ -134,7 +134,25 @@ fn snapshots_of_a_disk_come_back() {
         cloud.io(format, 1, machine, "read -P 1 0 64k");
         assert_eq!(act("SNAP_DELETE diskcast DISK 0 VM 100"), Ok(()));
         assert!(act("SNAP_REVERT diskcast DISK 0 VM 100").is_err(), "it is gone");
-        assert!(act("SNAP_CREATE_LIVE diskcast DISK 1 VM 100").unwrap_err().contains("running"));
+        // While it runs; as above, twice.
+        let end = cloud.qemu_runs(1, machine, format);
+        cloud.qemu_writes("write -P 3 0 64k");
+        cloud.virsh();
+        assert_eq!(act("SNAP_CREATE_LIVE diskcast DISK 1 VM 100"), Ok(()));
+        assert_eq!(act("SNAP_CREATE_LIVE diskcast DISK 1 VM 100"), Ok(()));
+        let told = cloud.virsh();
+        let last = if format == "qcow2" { "domfsthaw one-" } else { "resume one-" };
+        assert!(told.iter().any(|line| line.starts_with(last)), "{told:?}");
+        cloud.qemu_writes("write -P 4 0 64k");
+        end();
+        cloud.io(format, 1, machine, "read -P 4 0 64k");
+        assert_eq!(act("SNAP_REVERT diskcast DISK 1 VM 100"), Ok(()));
+        cloud.io(format, 1, machine, "read -P 3 0 64k");
+        assert_eq!(act("SNAP_DELETE diskcast DISK 1 VM 100"), Ok(()));
+        assert!(
+            act("SNAP_CREATE_LIVE diskcast DISK 1 VM 100").is_err() || format == "raw",
+            "QEMU does not run"
+        );
         // Growing, and what can't be done.
         assert_eq!(act("RESIZE diskcast DISK 12 VM 100"), Ok(()));
         assert!(act("RESIZE diskcast DISK 4 VM 100").is_err(), "it would lose what is at its end");
@@ -351,10 +369,26 @@ fn a_backup_is_versions_and_comes_back() {
     assert_eq!(around("prebackup_live"), Ok(String::new()));
     assert_eq!(cloud.virsh(), ["suspend one-4", "resume one-4"]);
     cloud.write(1, 4, "write -P 6 1M 4k");
-    let words = format!("{folder} 0 uuid - 4 102");
-    let saved = cloud.run(cloud.script("datastore", "backup", &words), &cloud.order("", "")).unwrap();
+    let order = format!("{folder} 0 uuid - 4 102");
+    let saved = cloud.run(cloud.script("datastore", "backup", &order), &cloud.order("", "")).unwrap();
     let words: Vec<_> = saved.split_whitespace().collect();
     assert_eq!(words[0], "main:one-vm-4-disk-0@1");
+    // A second one is called off.
+    let gate = cloud.bench.path("gate");
+    std::fs::write(&gate, "").unwrap();
+    let process = cloud.host_path(1, "100/4/backup/process");
+    std::fs::remove_file(&process).unwrap();
+    let second = cloud.script("datastore", "backup", &order);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| cloud.run(second, &cloud.order("", "")));
+        until(|| process.exists());
+        let cancel = cloud.script("datastore", "backup_cancel", &order);
+        assert_eq!(cloud.run(cancel, &cloud.order("", "")), Ok(String::new()));
+        std::fs::remove_file(&gate).unwrap();
+        assert!(second.join().unwrap().is_err());
+    });
+    let versions = cloud.bench.json("images one-vm-4-disk-0");
+    assert_eq!(versions.len(), 1, "{versions:?}");
     assert_eq!(around("postbackup_live"), Ok(String::new()));
     assert!(!cloud.host_path(1, "100/4/backup").exists());
     cloud.image(11, words[0]);
@@ -390,6 +424,50 @@ fn a_machine_that_moves_while_it_runs_leaves_nothing() {
     assert!(!cloud.host_path(1, "100/1").exists());
     let called = std::fs::read_to_string(other.join("called")).unwrap();
     assert_eq!(called.trim(), format!("{words} diskcast"));
+}
+
+#[test]
+fn scripts_with_the_same_image_wait_for_each_other_but_not_for_those_that_are_killed() {
+    // No other test has this image, so none meets them.
+    let Some(cloud) = Cloud::new(3, 13) else { return };
+    let settings = cloud.bench.path("one.toml");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    std::fs::write(&settings, format!("window_seconds = 3600\n{text}")).unwrap();
+    let key =
+        cloud.bench.json("inspect web")[0]["manifest"]["root"]["digest"].as_str().unwrap()[..32].to_owned();
+    let user = rustix::process::geteuid().as_raw();
+    let on_the_way = || {
+        let entries = std::fs::read_dir(format!("/run/lock/diskcast-meetings-{user}"));
+        let names = entries.into_iter().flatten().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with(&key)).count()
+    };
+    let gate = |host| cloud.bench.path(&format!("gate-{}", cloud.host(host)));
+    let start = |machine: u32| {
+        cloud.machine(machine, 3, &[Disk::of("main:web@1")]);
+        let disk = cloud.place(machine, machine, "disk.0");
+        cloud.script("tm", "clone", &format!("main:web@1 {disk} {machine} 101")).spawn().unwrap()
+    };
+    let gates = [gate(2), gate(3)];
+    gates.iter().for_each(|gate| std::fs::write(gate, "").unwrap());
+    let (second, mut killed) = (start(2), start(3));
+    until(|| on_the_way() == 2);
+    let first = start(1);
+    // It holds the place of the image, and is not on the way any more.
+    until(|| cloud.host_path(1, &format!(".diskcast/images/{key}")).exists() && on_the_way() == 2);
+    std::fs::write(cloud.bench.path("begin"), "").unwrap();
+    let begin = std::fs::metadata(cloud.bench.path("begin")).unwrap().modified().unwrap();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    std::fs::remove_file(&gates[0]).unwrap();
+    for (host, script) in [(1, first), (2, second)] {
+        let output = script.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        cloud.qemu(host, host, "compare -f raw -F qcow2 FOLDER/disk.img disk.0");
+        let image = std::fs::metadata(cloud.host_path(host, &format!(".diskcast/images/{key}/disk.raw")));
+        assert!(image.unwrap().created().unwrap() >= begin, "host {host} did not wait");
+    }
+    assert_eq!(on_the_way(), 0, "what was left behind is removed");
+    std::fs::remove_file(&gates[1]).unwrap();
 }
 
 /// Waits for something that another program does.

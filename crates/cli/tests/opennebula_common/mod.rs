@@ -12,11 +12,26 @@ use crate::common::Bench;
 use crate::common::running::Running;
 
 const DISKCAST: &str = env!("CARGO_BIN_EXE_diskcast");
-/// What hosts run. It tells that it began, and waits while there is a gate.
+/// What hosts run. It tells that it began, and waits while there is a gate, for all hosts or for this one.
 const PROGRAM: &str = "#!/bin/sh\n[ \"$1\" = work ] && echo $$ >FOLDER/started\n\
-                       while [ -e FOLDER/gate ]; do sleep 0.02; done\nexec DISKCAST \"$@\"\n";
-/// The hypervisor's program.
-const VIRSH: &str = "#!/bin/sh\necho \"$@\" >>FOLDER/virsh.log\n";
+                       here=${SSH_CONNECTION% *}\n\
+                       while [ -e FOLDER/gate ] || [ -e \"FOLDER/gate-${here##* }\" ]; do sleep 0.02; done\n\
+                       exec DISKCAST \"$@\"\n";
+/// The hypervisor's program. What is said to QEMU reaches one, if it runs.
+const VIRSH: &str = "#!/bin/sh\necho \"$@\" >>FOLDER/virsh.log\n\
+                     [ \"$1\" != qemu-monitor-command ] || exec python3 FOLDER/bin/monitor \"$3\"\n";
+const MONITOR: &str = r#"
+import json, socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect("FOLDER/monitor")
+    stream = connection.makefile("rw")
+    for command in ['{"execute": "qmp_capabilities"}', sys.argv[1]]:
+        print(command, file=stream, flush=True)
+        answer = {}
+        while not {"return", "error"} & answer.keys():
+            answer = json.loads(stream.readline())
+print(json.dumps(answer))
+"#;
 /// OpenNebula's programs: `show -x ID`.
 const SHOW: &str = "#!/bin/sh\nexec cat FOLDER/KIND-$3.xml\n";
 
@@ -27,7 +42,7 @@ pub(crate) struct Cloud {
     /// Its `datastores` are, on each host, a folder of its own.
     pub(crate) folder: PathBuf,
     pub(crate) server: Running,
-    _sshd: Sshd,
+    sshd: Sshd,
 }
 
 /// A disk of a machine.
@@ -85,7 +100,13 @@ impl Cloud {
         for name in ["one/datastores", "bin", "remotes", "staging"] {
             std::fs::create_dir_all(bench.path(name)).unwrap();
         }
-        let scripts = [("diskcast", PROGRAM), ("virsh", VIRSH), ("onevm", SHOW), ("oneimage", SHOW)];
+        let scripts = [
+            ("diskcast", PROGRAM),
+            ("virsh", VIRSH),
+            ("monitor", MONITOR),
+            ("onevm", SHOW),
+            ("oneimage", SHOW),
+        ];
         for (name, text) in scripts {
             let text = text.replace("FOLDER", &bench.path("").display().to_string()).replace("KIND", name);
             std::fs::write(bench.path("bin").join(name), text.replace("DISKCAST", DISKCAST)).unwrap();
@@ -121,7 +142,53 @@ impl Cloud {
             bin = bench.path("bin").display(),
         );
         std::fs::write(bench.path("one.toml"), text).unwrap();
-        Some(Self { star, bench, folder, server, _sshd: sshd })
+        Some(Self { star, bench, folder, server, sshd })
+    }
+
+    /// Runs a line on a host.
+    pub(crate) fn on(&self, host: u32, line: &str) -> String {
+        let mut ssh = self.star.host(0).command("ssh");
+        ssh.args(self.sshd.options()).arg(self.host(host)).arg(line).stdin(Stdio::null());
+        let output = ssh.output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Starts QEMU on a host with the first disk of a machine, stopped. Returns what ends it.
+    pub(crate) fn qemu_runs(&self, host: u32, machine: u32, format: &str) -> impl FnOnce() {
+        let (folder, disk) =
+            (self.bench.path(""), self.folder.join(format!("datastores/100/{machine}/disk.0")));
+        let process = folder.join("qemu");
+        self.on(
+            host,
+            &format!(
+                "qemu-system-x86_64 -machine none -nodefaults -display none -S -daemonize -pidfile {} -qmp \
+                 unix:{}/monitor,server=on,wait=off -blockdev \
+                 driver={format},node-name=disk,file.driver=file,file.filename={}",
+                process.display(),
+                folder.display(),
+                disk.display(),
+            ),
+        );
+        move || {
+            let id = std::fs::read_to_string(process).unwrap();
+            let id = rustix::process::Pid::from_raw(id.trim().parse().unwrap()).unwrap();
+            rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+            while rustix::process::test_kill_process(id).is_ok() {
+                std::thread::park_timeout(std::time::Duration::from_millis(10));
+            }
+        }
+    }
+
+    /// Has the machine that runs write: a command of qemu-io.
+    pub(crate) fn qemu_writes(&self, line: &str) {
+        let words = serde_json::json!({ "command-line": format!("qemu-io disk \"{line}\"") });
+        let command = serde_json::json!({ "execute": "human-monitor-command", "arguments": words });
+        let mut monitor = Command::new("python3");
+        monitor.arg(self.bench.path("bin/monitor")).arg(command.to_string());
+        let output = monitor.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && !said.to_lowercase().contains("error"), "{line}: {said}");
     }
 
     /// Tells OpenNebula of a machine in a state. Returns what drivers get of it.

@@ -34,7 +34,8 @@ pub(super) fn act(action: &str, words: &[String]) -> Result<String> {
             "a backup is restored as an image",
             "oneimage create --path diskcast:NAME@VERSION, with a name from its SOURCE; or restore it in place",
         )),
-        ("backup_cancel" | "ls", [..]) => Err(refused("diskcast can't do that", "see docs/opennebula.md")),
+        ("backup_cancel", [folder, ..]) => backup::cancel(&store, folder),
+        ("ls", [..]) => Err(refused("diskcast can't list files in a backup", "see docs/opennebula.md")),
         (other, words) => {
             Err(Failure::new(Exit::Usage, format!("no action `{other}` with {} arguments", words.len())))
         }

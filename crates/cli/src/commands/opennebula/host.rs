@@ -27,20 +27,33 @@ pub(super) fn shell(settings: &Settings, host: &str, script: &str) -> Command {
     settings.ssh().shell(&address(host), &format!("sh -c {}", quoted(&format!("set -e\n{script}"))))
 }
 
-/// Captures the file at `place`, of the format `format`, as a new version of `image`; or, with commands `copy` that
-/// make it, the copy at `PATH.save`.
+/// What a capture reads.
+pub(super) enum What<'a> {
+    /// The file as it is.
+    File,
+    /// The same, while the number of the process that reads it is in another file.
+    Process(&'a str),
+    /// `PATH.save`, which these commands make of it.
+    Copy(&'a str),
+}
+
+/// Captures the file at `place`, of the format `format`, as a new version of `image`.
 pub(super) fn capture(
     settings: &Settings,
     repository: &Repository,
     (place, format): (&Place, &str),
     image: &str,
-    copy: &str,
+    what: &What<'_>,
 ) -> Result<Saved> {
-    let file = if copy.is_empty() { place.path.clone() } else { format!("{}.save", place.path) };
+    let (before, file) = match what {
+        What::File => ("exec".to_owned(), place.path.clone()),
+        What::Process(id) => (format!("echo $$ >{id}\nexec"), place.path.clone()),
+        What::Copy(commands) => (format!("{commands}\n"), format!("{}.save", place.path)),
+    };
     // What a machine wrote must not choose what is read: a raw disk may begin like a file of another format.
     let how = if format == "raw" { "--format raw" } else { "--backing" };
     let script = format!(
-        "{copy}\n{} --json --yes capture {file} {image} {how} --to {} --token-file -",
+        "{before} {} --json --yes capture {file} {image} {how} --to {} --token-file -",
         settings.program(),
         quoted(&repository.server),
     );

@@ -36,10 +36,9 @@ pub(super) fn act(context: &Context, action: &str, words: &[String]) -> Result<S
         ("snap_create" | "snap_revert" | "snap_delete", [target, snapshot, machine, _]) => {
             none(snapshots::act(&action, target, snapshot, machine))
         }
-        ("snap_create_live", [..]) => Err(Failure::new(Exit::Refused, "a running machine gets no snapshot")
-            .hint(
-                "power it off first, or save its disk as an image (disk-saveas), which works while it runs",
-            )),
+        ("snap_create_live", [target, snapshot, machine, _]) => {
+            none(snapshots::create_live(target, snapshot, machine))
+        }
         ("premigrate" | "postmigrate" | "failmigrate", [from, to, folder, rest @ ..]) => {
             none(migrate::act(&action, (from, to, folder), &words, rest))
         }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use super::copies::{self, Order};
 use super::snapshots::name_inside;
 use crate::commands::Context;
-use crate::commands::opennebula::host;
+use crate::commands::opennebula::host::{self, What};
 use crate::commands::opennebula::place::{Place, Source};
 use crate::commands::opennebula::settings::{Form, Settings};
 use crate::commands::opennebula::vm::Machine;
@@ -124,7 +124,7 @@ pub(super) fn to_image(from: &str, source: &str, machine: &str) -> Result<()> {
     let settings = Settings::load()?;
     let (_, format) = Machine::with_disk(&from, machine)?;
     let repository = settings.repository(&source.repository)?;
-    host::capture(&settings, repository, (&from, format), &source.name, "")?;
+    host::capture(&settings, repository, (&from, format), &source.name, &What::File)?;
     Ok(())
 }
 
@@ -147,6 +147,6 @@ pub(super) fn to_new_image(from: &str, source: &str, snapshot: &str, machine: &s
             format!("trap 'rm -f {path}.save' EXIT\n{take}")
         }
     };
-    host::capture(&settings, repository, (&from, format), &source.name, &copy)?;
+    host::capture(&settings, repository, (&from, format), &source.name, &What::Copy(&copy))?;
     Ok(())
 }

@@ -1,10 +1,12 @@
-//! Snapshots of a disk, of a machine that is off: inside a QCOW2, beside a raw file.
+//! Snapshots of a disk: inside a QCOW2, beside a raw file. Of a machine that runs, its QEMU makes those inside.
+
+use serde_json::{Value, json};
 
 use crate::commands::opennebula::host;
-use crate::commands::opennebula::place::{Place, number};
+use crate::commands::opennebula::place::{Place, number, quoted, wrong};
 use crate::commands::opennebula::settings::Settings;
 use crate::commands::opennebula::vm::Machine;
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 
 pub(super) fn act(action: &str, target: &str, snapshot: &str, machine: &str) -> Result<()> {
     let (target, snapshot) = (Place::parse(target)?, number(snapshot)?);
@@ -13,6 +15,59 @@ pub(super) fn act(action: &str, target: &str, snapshot: &str, machine: &str) -> 
     let script =
         if format == "qcow2" { inside(action, path, snapshot) } else { beside(action, path, snapshot) };
     host::run(&Settings::load()?, &target.host, &script, b"").map(drop)
+}
+
+/// A snapshot of a disk whose machine runs. Its filesystems stand still meanwhile if its guest agent does that; else
+/// the snapshot is like a disk after a power cut.
+pub(super) fn create_live(target: &str, snapshot: &str, machine: &str) -> Result<()> {
+    let (target, snapshot) = (Place::parse(target)?, number(snapshot)?);
+    let (machine, format) = Machine::with_disk(&target, machine)?;
+    let Some(domain) = &machine.domain else { return Err(wrong("the machine has no DEPLOY_ID")) };
+    let settings = Settings::load()?;
+    let (virsh, path) = (&settings.virsh, &target.path);
+    let ask = |script: &str| host::run(&settings, &target.host, script, b"");
+    if format != "qcow2" {
+        let copy = beside("snap_create", path, snapshot);
+        let script = format!(
+            "trap '{virsh} resume {domain} >&2' EXIT\n{virsh} suspend {domain} >&2\n{copy}\n\
+             {virsh} resume {domain} >&2\ntrap - EXIT"
+        );
+        return ask(&script).map(drop);
+    }
+    let tell =
+        |command: &Value| format!("{virsh} qemu-monitor-command {domain} {}", quoted(&command.to_string()));
+    let nodes = ask(&tell(&json!({ "execute": "query-named-block-nodes", "arguments": { "flat": true } })))?;
+    let node = node_of(&answer(&nodes)?, path)?;
+    let about = json!({ "device": node, "name": name_inside(snapshot) });
+    let remove = tell(&json!({ "execute": "blockdev-snapshot-delete-internal-sync", "arguments": about }));
+    let create = tell(&json!({ "execute": "blockdev-snapshot-internal-sync", "arguments": about }));
+    let script = format!(
+        "{remove} >/dev/null 2>&1 || true\n\
+         if {virsh} domfsfreeze {domain} >/dev/null 2>&1; then trap '{virsh} domfsthaw {domain} >&2' EXIT; fi\n\
+         {create}"
+    );
+    answer(&ask(&script)?).map(drop)
+}
+
+/// What QEMU's monitor answers.
+fn answer(text: &str) -> Result<Value> {
+    let answer: Value = serde_json::from_str(text.trim())
+        .map_err(|_| Failure::new(Exit::Failed, format!("QEMU says no JSON: {}", text.trim())))?;
+    match answer.get("error") {
+        Some(error) => {
+            let why = error["desc"].as_str().unwrap_or("no reason").to_owned();
+            Err(Failure::new(Exit::Failed, format!("QEMU makes no snapshot: {why}")))
+        }
+        None => Ok(answer["return"].clone()),
+    }
+}
+
+/// QEMU's name for the QCOW2 at `path`.
+fn node_of(nodes: &Value, path: &str) -> Result<String> {
+    let nodes = nodes.as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_it = |node: &&Value| node["drv"] == "qcow2" && node["file"] == path;
+    let name = nodes.iter().find(is_it).and_then(|node| node["node-name"].as_str());
+    name.map(str::to_owned).ok_or_else(|| wrong(&format!("the machine's QEMU has no QCOW2 at `{path}`")))
 }
 
 /// Each may be repeated: a snapshot that a script made before it was killed is made anew.
