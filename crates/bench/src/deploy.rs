@@ -280,7 +280,11 @@ fn cached(context: &Context) -> Result<Figure> {
     }
     let figure = Figure::new("deploy.cached", &seconds, "s", Bar::AtMost(0.5));
     Ok(figure
-        .on("an overlay over an image of 64 MiB that the host keeps, all of `diskcast deploy`", ON)
+        .on(
+            "an overlay over an image of 64 MiB that the host keeps, all of `diskcast deploy`; the first deploy's \
+             connection by ssh is still there",
+            ON,
+        )
         .with(json!(rows)))
 }
 

@@ -236,7 +236,10 @@ fn one(context: &Context) -> Result<Vec<Figure>> {
         ratios.push(ours(100 + u32::try_from(round)?)? / copy);
         copies.push(copy);
     }
-    let words = format!("{IMAGE_MIB} MiB of random data, one machine, 1 Gbit/s");
+    let words = format!(
+        "{IMAGE_MIB} MiB of random data, one machine, 1 Gbit/s; our connection by ssh stays for the next script, \
+         peers log in"
+    );
     Ok(vec![
         Figure::new("opennebula.one", &ratios, "ratio", Bar::AtMost(1.2))
             .peer("cp --reflink", "by ssh, mkdir and cp in one login", median(&copies), "s")

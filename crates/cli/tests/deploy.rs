@@ -213,16 +213,25 @@ fn the_second_copy_on_a_host_costs_no_network() {
     std::fs::create_dir(site.bench.path("vm1")).unwrap();
     std::fs::create_dir(site.bench.path("vm2")).unwrap();
     let received = || site.star.traffic().unwrap()[1].received.bytes;
-    let mut taken = Vec::new();
+    // The connections to sshd, as the kernel has them: with the ports of this side.
+    let connections = || {
+        let mut list = site.star.host(0).command("ss");
+        list.args(["-Htn", "state", "established", "dport", "=", ":22"]);
+        let said = String::from_utf8(list.output().unwrap().stdout).unwrap();
+        said.lines().map(|line| line.split_whitespace().nth(2).unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (mut taken, mut logins) = (Vec::new(), Vec::new());
     for machine in ["vm1", "vm2"] {
         let (before, target) = (received(), site.path(&format!("{machine}/disk.0")));
         let (exit, said) =
             site.deploy_by(&program, &["--to", &hosts, "--target", &target, "--copy", "overlay"]);
         assert_eq!(exit, Some(0), "{said:#?}");
         taken.push(received() - before);
+        logins.push(connections());
         site.bench.tool(&format!("qemu-img compare -f raw -F qcow2 disk.img {machine}/disk.0"));
     }
     assert!(taken[0] > 4 << 20 && taken[1] < 64 << 10, "bytes that the host received: {taken:?}");
+    assert!(logins[0].len() == 1 && logins[0] == logins[1], "the connection stays: {logins:?}");
     // What one machine writes is its own.
     let mut io = Command::new("qemu-io");
     io.args(["-c", "write -P 7 0 1M", "-f", "qcow2"]).arg(site.bench.path("vm1/disk.0"));

@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Sshd {
     folder: PathBuf,
     servers: Vec<Child>,
+    /// A path to a socket is short.
+    sockets: tempfile::TempDir,
 }
 
 impl Sshd {
@@ -53,7 +55,8 @@ impl Sshd {
             command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key));
             command.stdin(Stdio::null()).status().map_err(failed)?;
         }
-        let mut sshd = Self { folder, servers: Vec::new() };
+        let sockets = tempfile::tempdir().map_err(failed)?;
+        let mut sshd = Self { folder, servers: Vec::new(), sockets };
         for host in hosts {
             sshd.start_at(host, &first(host)).map_err(failed)?;
             let address = (host.ipv4(), PORT);
@@ -95,10 +98,11 @@ impl Sshd {
         options
     }
 
-    /// The client with these options.
+    /// The client with these options. Connections that stay are this lab's own: others have hosts of the same
+    /// addresses.
     #[must_use]
     pub fn client(&self) -> String {
-        format!("ssh {}", self.options().join(" "))
+        format!("ssh {} -o ControlPath={}/%C", self.options().join(" "), self.sockets.path().display())
     }
 }
 

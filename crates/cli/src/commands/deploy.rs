@@ -56,11 +56,7 @@ fn deploy(context: &Context, args: &Args) -> Result<()> {
     }
     let serving = source.serve(by.advertise.as_deref())?;
     let jobs: Vec<_> = drafts.iter().map(|draft| draft.job(&serving, (&reference, version))).collect();
-    let ssh = Ssh {
-        client: by.ssh.split_whitespace().map(str::to_owned).collect(),
-        program: by.program.clone(),
-        sudo: by.sudo,
-    };
+    let ssh = Ssh::new(&by.ssh, by.program.clone(), by.sudo);
     let stop = Stop::new();
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;

@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use crate::api::{GO, HostJob, HostWord};
 use crate::clock::Stop;
@@ -17,6 +19,8 @@ use super::meeting::{Meeting, OnTheWay};
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// What is kept of what it says on standard error, in bytes: the end.
 const COMPLAINT_BYTES_MAX: usize = 2000;
+/// How long what a client said may still come when it has ended.
+const LAST_WORD_TIME: Duration = Duration::from_secs(1);
 /// What ssh says when another attempt is of no use.
 const HOPELESS: &[&str] =
     &["Permission denied", "Host key verification failed", "Could not resolve hostname", "Bad configuration"];
@@ -30,6 +34,8 @@ struct Running {
     /// Closed to call the work off.
     stdin: Mutex<Option<ChildStdin>>,
     called_off: Stop,
+    /// The others that bring the same image to hosts, until the host has arrived.
+    meeting: Mutex<Option<(OnTheWay, Meeting)>>,
     /// The client here; `None` once it has ended, since its number may be another's then.
     client: Mutex<Option<Pid>>,
 }
@@ -41,7 +47,7 @@ impl Attempt {
         mut command: Command,
         mut job: HostJob,
         meeting: Option<Meeting>,
-        say: impl Fn(Said) + Send + 'static,
+        say: impl Fn(Said) + Send + Sync + 'static,
     ) -> Option<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -54,29 +60,35 @@ impl Attempt {
                 return None;
             }
         };
-        let running = Arc::new(Running {
-            stdin: Mutex::new(child.stdin.take()),
-            called_off: Stop::new(),
-            client: Mutex::new(Some(Pid::from_child(&child))),
-        });
         // Where no meeting is possible, its host fetches when it has arrived.
         let meeting = meeting.and_then(|meeting| Some((meeting.set_out().ok()?, meeting)));
         job.meets = meeting.is_some();
+        let running = Arc::new(Running {
+            stdin: Mutex::new(child.stdin.take()),
+            called_off: Stop::new(),
+            meeting: Mutex::new(meeting),
+            client: Mutex::new(Some(Pid::from_child(&child))),
+        });
         let mut line = serde_json::to_vec(&job).expect("jobs are plain data");
         line.push(b'\n');
-        let attempt = Self(Arc::clone(&running));
+        let (attempt, say) = (Self(Arc::clone(&running)), Arc::new(say));
         std::thread::spawn(move || {
             let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-            let complaints = std::thread::spawn(move || stderr.map(end_of).unwrap_or_default());
+            let complaint = aside(move || stderr.map(end_of).unwrap_or_default());
             // A client that is gone already says why.
             let _ = running.stdin.lock().as_mut().map(|stdin| stdin.write_all(&line));
-            let mut others = Others { running: &running, meeting };
-            let last = stdout.and_then(|stdout| listen(stdout, &say, &mut others));
-            drop(others);
-            // Whoever said its last word, or too much, has nothing to do any more.
-            *running.stdin.lock() = None;
+            let (listening, told) = (Arc::clone(&running), Arc::clone(&say));
+            let last = aside(move || {
+                let last = stdout.and_then(|stdout| listen(stdout, &*told, &listening));
+                // Whoever said its last word, or too much, has nothing to do any more.
+                *listening.stdin.lock() = None;
+                last
+            });
             let code = running.wait(&mut child);
-            let complaint = complaints.join().unwrap_or_default();
+            drop(running.meeting.lock().take());
+            // A connection that stays holds the pipes of a client that was killed, until the host has ended the work.
+            let last = last.recv_timeout(LAST_WORD_TIME).ok().flatten();
+            let complaint = complaint.recv_timeout(LAST_WORD_TIME).unwrap_or_default();
             say(outcome(last, code, &complaint));
         });
         Some(attempt)
@@ -102,29 +114,28 @@ impl Running {
         *self.client.lock() = None;
         child.wait().ok().and_then(|status| status.code())
     }
-}
 
-/// The others that bring the same image to hosts, if this attempt meets them.
-struct Others<'a> {
-    running: &'a Running,
-    meeting: Option<(OnTheWay, Meeting)>,
-}
-
-impl Others<'_> {
     /// The host has arrived. If it waits, it goes on as soon as the others are there, too.
-    fn arrived(&mut self, waits: bool) {
-        let meeting = self.meeting.take().map(|(_, meeting)| meeting);
+    fn arrived(&self, waits: bool) {
+        let meeting = self.meeting.lock().take().map(|(_, meeting)| meeting);
         if !waits {
             return;
         }
-        meeting.into_iter().for_each(|meeting| meeting.wait(&self.running.called_off));
+        meeting.into_iter().for_each(|meeting| meeting.wait(&self.called_off));
         // A client that is gone already says why.
-        let _ = self.running.stdin.lock().as_mut().map(|stdin| writeln!(stdin, "{GO}"));
+        let _ = self.stdin.lock().as_mut().map(|stdin| writeln!(stdin, "{GO}"));
     }
 }
 
+/// Does `work` in a thread of its own, and tells what comes of it.
+fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || drop(sender.send(work())));
+    receiver
+}
+
 /// Tells what is said, and returns the last word.
-fn listen(stdout: ChildStdout, say: &impl Fn(Said), others: &mut Others<'_>) -> Option<HostWord> {
+fn listen(stdout: ChildStdout, say: &impl Fn(Said), running: &Running) -> Option<HostWord> {
     let mut stdout = BufReader::new(stdout);
     let mut line = Vec::new();
     loop {
@@ -142,7 +153,7 @@ fn listen(stdout: ChildStdout, say: &impl Fn(Said), others: &mut Others<'_>) -> 
             Ok(HostWord::Alive { .. }) => say(Said::Alive),
             Ok(HostWord::Arrived { waits }) => {
                 say(Said::Alive);
-                others.arrived(waits);
+                running.arrived(waits);
                 say(Said::Alive);
             }
             Ok(HostWord::Progress { step, done_bytes, total_bytes }) => {

@@ -2,19 +2,17 @@
 //! transfer. Each has a file under a lock while its host is on the way; of a program that is killed the kernel takes
 //! the lock.
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::Digest;
 
+use super::private;
 use crate::clock::{Clock, Stop};
 
-/// Folder for locks of programs that run now. All users may write there.
-const LOCKS: &str = "/run/lock";
 /// How often it is looked whether others are still on the way.
 const LOOK: Duration = Duration::from_millis(10);
 /// Digits of an image's digest that name it here.
@@ -37,25 +35,16 @@ pub(super) struct OnTheWay {
 
 impl Meeting {
     /// Where the programs of this user meet that bring the version whose root is `image`. Who has arrived waits for
-    /// the others for `window` at most. An error if there is no folder for it that only this user can write.
+    /// the others for `window` at most.
+    ///
+    /// # Errors
+    /// If there is no folder for it that only this user can write.
     pub fn of(image: Digest, window: Duration) -> io::Result<Self> {
-        let user = rustix::process::geteuid().as_raw();
-        let locks = if Path::new(LOCKS).is_dir() { PathBuf::from(LOCKS) } else { std::env::temp_dir() };
-        Self::in_folder(locks.join(format!("diskcast-meetings-{user}")), image, window)
+        Ok(Self::in_folder(private::folder_for("meetings")?, image, window))
     }
 
-    fn in_folder(folder: PathBuf, image: Digest, window: Duration) -> io::Result<Self> {
-        if let Err(error) = DirBuilder::new().mode(0o700).create(&folder)
-            && error.kind() != io::ErrorKind::AlreadyExists
-        {
-            return Err(error);
-        }
-        let found = folder.symlink_metadata()?;
-        let own = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
-        if !found.is_dir() || !own {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others can write there"));
-        }
-        Ok(Self { folder, image: image.to_hex()[..NAME_DIGITS].to_owned(), window })
+    fn in_folder(folder: PathBuf, image: Digest, window: Duration) -> Self {
+        Self { folder, image: image.to_hex()[..NAME_DIGITS].to_owned(), window }
     }
 
     /// A host is on the way.
@@ -114,9 +103,7 @@ mod tests {
     #[test]
     fn who_has_arrived_waits_for_those_on_the_way_and_for_nobody_else() {
         let folder = tempfile::tempdir().unwrap();
-        let meeting = |image: &[u8]| {
-            Meeting::in_folder(folder.path().join("meetings"), Digest::of(image), LONG).unwrap()
-        };
+        let meeting = |image: &[u8]| Meeting::in_folder(folder.path().to_owned(), Digest::of(image), LONG);
         let (one, other) = (meeting(b"one"), meeting(b"other"));
         let _elsewhere = other.set_out().unwrap();
         one.wait(&Stop::new());
@@ -131,7 +118,7 @@ mod tests {
         assert!(!one.others_come());
 
         // As after SIGKILL: the file is there, and nobody holds its lock.
-        let path = folder.path().join("meetings").join(format!("{}.1.1", one.image));
+        let path = folder.path().join(format!("{}.1.1", one.image));
         File::create(&path).unwrap();
         one.wait(&Stop::new());
         assert!(!path.exists());
@@ -140,22 +127,12 @@ mod tests {
     #[test]
     fn a_stop_and_the_window_end_the_wait() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("meetings");
-        let meeting = Meeting::in_folder(path.clone(), Digest::of(b"image"), LONG).unwrap();
+        let path = folder.path().to_owned();
+        let meeting = Meeting::in_folder(path.clone(), Digest::of(b"image"), LONG);
         let _hangs = meeting.set_out().unwrap();
         let stop = Stop::new();
         stop.stop();
         meeting.wait(&stop);
-        Meeting::in_folder(path, Digest::of(b"image"), Duration::ZERO).unwrap().wait(&Stop::new());
-    }
-
-    #[test]
-    fn a_folder_that_others_can_write_is_refused() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("meetings");
-        std::fs::create_dir(&path).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(Meeting::in_folder(path, Digest::of(b"image"), LONG).is_err());
+        Meeting::in_folder(path, Digest::of(b"image"), Duration::ZERO).wait(&Stop::new());
     }
 }

@@ -2,6 +2,7 @@
 
 mod attempt;
 mod meeting;
+mod private;
 mod ssh;
 
 use std::collections::BTreeMap;

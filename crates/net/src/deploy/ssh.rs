@@ -1,6 +1,10 @@
-//! How a host is reached by OpenSSH's client.
+//! How a host is reached by OpenSSH's client. A connection stays for a minute, and the next programs of this user share
+//! it: a login takes some tenths of a second of both sides' processors.
 
+use std::path::PathBuf;
 use std::process::Command;
+
+use super::private;
 
 /// Options that make ssh fail where it would ask or wait: it has no terminal.
 const OPTIONS: &[&str] = &[
@@ -11,15 +15,19 @@ const OPTIONS: &[&str] = &[
     "ServerAliveCountMax=4",
 ];
 
+/// How long a connection stays that nobody uses, in seconds.
+const STAYS_SECONDS: u32 = 60;
+/// The first OpenSSH whose connection that stays does not hold the standard error of who opened it.
+const FIRST_THAT_LETS_GO: (u32, u32) = (8, 5);
+
 /// How hosts are reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ssh {
-    /// The client, with options: `ssh`.
-    pub client: Vec<String>,
-    /// What the host runs: `diskcast`, or where it is there.
-    pub program: String,
-    /// Whether the user there needs `sudo`, which must not ask.
-    pub sudo: bool,
+    client: Vec<String>,
+    program: String,
+    sudo: bool,
+    /// Where connections that stay are found; `None` if they do not.
+    sockets: Option<PathBuf>,
 }
 
 /// Where a host is.
@@ -34,6 +42,16 @@ pub struct Address {
 }
 
 impl Ssh {
+    /// By `client`, which is `ssh` with options, where hosts run `program`: `diskcast`, or where it is there. With
+    /// `sudo`, which must not ask, if the user there needs it.
+    #[must_use]
+    pub fn new(client: &str, program: String, sudo: bool) -> Self {
+        let client: Vec<String> = client.split_whitespace().map(str::to_owned).collect();
+        let stays = version(&client).is_some_and(|version| version >= FIRST_THAT_LETS_GO);
+        let sockets = if stays { private::folder_for("ssh").ok() } else { None };
+        Self { client, program, sudo, sockets }
+    }
+
     /// The command that runs `diskcast work` on a host.
     pub(super) fn command(&self, address: &Address) -> Command {
         let mut command = self.login(address);
@@ -60,6 +78,12 @@ impl Ssh {
         OPTIONS.iter().for_each(|option| {
             command.args(["-o", option]);
         });
+        // Options of the user are before these, and win.
+        if let Some(sockets) = &self.sockets {
+            let path = format!("ControlPath={}/%C", sockets.display());
+            let stays = format!("ControlPersist={STAYS_SECONDS}");
+            command.args(["-o", "ControlMaster=auto", "-o", &path, "-o", &stays]);
+        }
         // A terminal there would mix what is said with what is echoed.
         command.arg("-T");
         if let Some(user) = &address.user {
@@ -73,17 +97,33 @@ impl Ssh {
     }
 }
 
+/// The version of OpenSSH that `client` is, if it is that.
+fn version(client: &[String]) -> Option<(u32, u32)> {
+    let output = Command::new(client.first().map_or("ssh", String::as_str)).arg("-V").output().ok()?;
+    version_in(&String::from_utf8_lossy(&output.stderr))
+}
+
+fn version_in(said: &str) -> Option<(u32, u32)> {
+    let (major, rest) = said.strip_prefix("OpenSSH_")?.split_once('.')?;
+    let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn versions_are_read_as_they_are_said() {
+        assert_eq!(version_in("OpenSSH_9.2p1 Debian-2+deb12u10, OpenSSL 3.0.19"), Some((9, 2)));
+        assert_eq!(version_in("OpenSSH_8.0p1, OpenSSL 1.1.1k  FIPS"), Some((8, 0)));
+        assert_eq!(version_in("OpenSSH_10.0p2"), Some((10, 0)));
+        assert_eq!(version_in("Dropbear v2022.83"), None);
+    }
+
+    #[test]
     fn a_host_is_no_option() {
-        let ssh = Ssh {
-            client: vec!["ssh".into(), "-i".into(), "key".into()],
-            program: "diskcast".into(),
-            sudo: true,
-        };
+        let ssh = Ssh::new("ssh -i key", "diskcast".into(), true);
         let address =
             Address { host: "-oProxyCommand=evil".into(), user: Some("admin".into()), port: Some(22) };
         let command = ssh.command(&address);

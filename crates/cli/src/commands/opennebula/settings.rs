@@ -170,11 +170,7 @@ impl Settings {
 
     /// How hosts are reached.
     pub(super) fn ssh(&self) -> Ssh {
-        Ssh {
-            client: self.ssh.split_whitespace().map(str::to_owned).collect(),
-            program: self.program(),
-            sudo: false,
-        }
+        Ssh::new(&self.ssh, self.program(), false)
     }
 
     /// The program on hosts, with the folder of its images.
