@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use crate::bits::Bits;
 use crate::content::Content;
 use crate::metainfo::Metainfo;
-use crate::node::{Node, NodeOptions, Torrent, listen};
+use crate::node::{Node, NodeOptions, Torrent, Traffic, listen};
 use crate::tracker::Answer;
 
 /// Threads for sockets, and for the disk.
@@ -25,7 +25,7 @@ const DISK_THREADS: usize = 8;
 const CACHE_BYTES: u64 = 64 << 20;
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// A swarm that brings no piece for this time is left.
+/// A swarm that brings nothing for this time is left.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time for an announce.
 const ANNOUNCE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -119,7 +119,7 @@ pub fn fetch(job: Job<'_>) -> Result<Fetched> {
 
 /// Waits until everything is there, or nothing comes any more: why then.
 async fn await_all(torrent: &Torrent, is_stopped: &dyn Fn() -> bool) -> Result<Option<String>> {
-    let (mut pieces, mut since) = (0, Instant::now());
+    let mut progress = Progress::new(torrent.metainfo().length(), Instant::now());
     loop {
         match timeout(LOOK, torrent.complete()).await {
             Ok(done) => return done.map(|()| None),
@@ -127,11 +127,32 @@ async fn await_all(torrent: &Torrent, is_stopped: &dyn Fn() -> bool) -> Result<O
             Err(_) => {}
         }
         let traffic = torrent.traffic();
-        if traffic.pieces != pieces {
-            (pieces, since) = (traffic.pieces, Instant::now());
-        } else if since.elapsed() > PATIENCE {
+        if progress.idle(&traffic, Instant::now()) > PATIENCE {
             return Ok(Some(format!("the swarm brings nothing ({} peers)", traffic.peers)));
         }
+    }
+}
+
+/// Since when a swarm brings nothing. Bytes count, not pieces alone: a large piece takes long over a slow link. But two
+/// files' worth of bytes bring the file, so whoever sends more sends rubbish.
+struct Progress {
+    bytes_max: u64,
+    came: (u32, u64),
+    since: Instant,
+}
+
+impl Progress {
+    fn new(length: u64, now: Instant) -> Self {
+        Self { bytes_max: length.saturating_mul(2), came: (0, 0), since: now }
+    }
+
+    /// How long nothing has come.
+    fn idle(&mut self, traffic: &Traffic, now: Instant) -> Duration {
+        let came = (traffic.pieces, traffic.received_bytes.min(self.bytes_max));
+        if came != self.came {
+            (self.came, self.since) = (came, now);
+        }
+        now - self.since
     }
 }
 
@@ -204,5 +225,26 @@ async fn get(url: &str, query: &str) -> std::io::Result<Vec<u8>> {
     match end {
         Some(end) if is_good => Ok(answer.split_off(end + 4)),
         _ => Err(invalid("it does not answer as a tracker")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_piece_over_a_slow_link_is_progress_and_rubbish_is_not() {
+        let begin = Instant::now();
+        let mut progress = Progress::new(100, begin);
+        let mut idle = |pieces, received_bytes, seconds| {
+            let traffic = Traffic { sent_bytes: 0, received_bytes, pieces, peers: 1 };
+            progress.idle(&traffic, begin + Duration::from_secs(seconds)).as_secs()
+        };
+        assert_eq!(idle(0, 0, 5), 5);
+        assert_eq!(idle(0, 90, 40), 0, "a part of a piece has come");
+        assert_eq!(idle(0, 90, 50), 10);
+        assert_eq!(idle(1, 90, 60), 0);
+        assert_eq!(idle(1, 200, 70), 0);
+        assert_eq!(idle(1, 900, 100), 30, "more than the file twice, and no piece of it");
     }
 }

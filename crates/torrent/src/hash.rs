@@ -156,7 +156,7 @@ pub(crate) mod tests {
             (8 << 30, 1 << 18),
             (10 << 30, 1 << 19),
             (256 << 30, 8 << 20),
-            (1 << 50, 64 << 20),
+            (1 << 50, 128 << 20),
         ];
         for (length, bytes) in sizes {
             assert_eq!(piece_bytes_for(length, 1 << 16), bytes, "{length}");

@@ -14,7 +14,7 @@ pub(crate) const PIECES_MAX: u32 = 1 << 20;
 /// Smallest and largest piece, in bytes.
 pub(crate) const PIECE_BYTES_MIN: u32 = 16 << 10;
 /// See [`PIECE_BYTES_MIN`].
-pub(crate) const PIECE_BYTES_MAX: u32 = 64 << 20;
+pub(crate) const PIECE_BYTES_MAX: u32 = 128 << 20;
 
 /// The name of a torrent among peers of version 1: the SHA-1 of its `info` dictionary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
