@@ -29,9 +29,14 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]
        diskcast-sim --striped read|write|boot CLIENTS DEVICES [--data N] [--parity N] [--contents N] [--at-once N]
                     [--disk BYTES_PER_SECOND] [--component BYTES] [--seed N]
-       diskcast-sim --sweep | --skews | --mix | --hall [frisbee|multicast|swp2p|unicast|server|switch|hybrid ...]
+       diskcast-sim --sweep | --skews | --mix | --hall | --thesis
+                    [frisbee|multicast|swp2p|unicast|server|switch|hybrid ...]
                     [--delay S ...] [--receivers N] [--racks N] [--batch CHUNKS] [--handling-us N]
-                    [--server-handling-us N] [--within-ms N] [--misses PER_MILLION] [--sessions N] [--seed N] [--json]";
+                    [--server-handling-us N] [--within-ms N] [--misses PER_MILLION] [--sessions N] [--mib N]
+                    [--seed N] [--json]";
+
+/// Experiments with receivers that serve each other.
+const EXPERIMENTS: [&str; 5] = ["--sweep", "--skews", "--mix", "--hall", "--thesis"];
 
 struct Arguments {
     seed: u64,
@@ -75,9 +80,7 @@ fn main() -> ExitCode {
         println!("{}", stripes::show(&striped));
         return ExitCode::SUCCESS;
     }
-    if let Some(name) =
-        words.next_if(|word| matches!(word.as_str(), "--sweep" | "--skews" | "--mix" | "--hall"))
-    {
+    if let Some(name) = words.next_if(|word| EXPERIMENTS.contains(&word.as_str())) {
         if sweeps::run(&name, words, |line| println!("{line}")).is_none() {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -1,14 +1,15 @@
-//! `diskcast-sim --sweep`, `--skews`, `--mix` and `--hall`: the experiments with receivers that serve each other,
-//! one line for each point, with `--json` as JSON.
+//! `diskcast-sim --sweep`, `--skews`, `--mix`, `--hall` and `--thesis`: the experiments with receivers that serve each
+//! other, one line for each point, with `--json` as JSON.
 
 use base::Duration;
-use sim::peers::{DELAYS_S, Kind, Mix, Outcome, Skew, Sweep, Way, hall};
+use sim::peers::{DELAYS_S, Kind, Mix, Outcome, Setting, Skew, Sweep, Way, hall};
 
 /// The options of all.
 struct Options {
     kinds: Vec<Kind>,
     delays: Vec<Duration>,
     sessions: u32,
+    mebibytes: u32,
     sweep: Sweep,
     json: bool,
 }
@@ -27,6 +28,7 @@ pub(crate) fn run(
             "--skews" => skews(&options, kind).into_iter().for_each(&mut line),
             "--mix" => line(mix(&options, kind)),
             "--hall" => line(crowd(&options, kind)?),
+            "--thesis" => line(frontend(&options, kind)),
             _ => return None,
         }
     }
@@ -38,6 +40,7 @@ fn parse(words: impl Iterator<Item = String>) -> Option<Options> {
         kinds: Vec::new(),
         delays: Vec::new(),
         sessions: 4178,
+        mebibytes: 9318,
         sweep: Sweep::new(Kind::Frisbee, Duration::ZERO),
         json: false,
     };
@@ -63,6 +66,7 @@ fn parse(words: impl Iterator<Item = String>) -> Option<Options> {
             "--within-ms" => sweep.within = Duration::from_millis(number.parse().ok()?),
             "--misses" => sweep.misses_per_million = number.parse().ok()?,
             "--sessions" => options.sessions = number.parse().ok().filter(|&count| count > 0)?,
+            "--mib" => options.mebibytes = number.parse().ok().filter(|&count| count > 0)?,
             "--seed" => sweep.seed = number.parse().ok()?,
             _ => return None,
         }
@@ -181,4 +185,17 @@ fn crowd(options: &Options, kind: Kind) -> Option<String> {
     ];
     all.extend(outcome_fields(&outcome));
     Some(fields(options.json, &all))
+}
+
+/// The test system of seed 001, with its image of 9.77 GB unless another size is chosen.
+fn frontend(options: &Options, kind: Kind) -> String {
+    let Sweep { receivers, seed, batch_chunks, .. } = options.sweep;
+    let outcome = kind.run(&Setting::thesis(receivers, options.mebibytes, seed), batch_chunks);
+    let mut all = vec![
+        ("policy", kind.name().to_owned()),
+        ("receivers", receivers.to_string()),
+        ("mib", options.mebibytes.to_string()),
+    ];
+    all.extend(outcome_fields(&outcome));
+    fields(options.json, &all)
 }

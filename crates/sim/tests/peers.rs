@@ -264,3 +264,19 @@ fn requests_to_clients_that_have_left_are_repeated() {
     assert!(outcome.tally.peer_chunks > 0);
     assert!(outcome.tally.requests > 2 * 730, "{} requests", outcome.tally.requests);
 }
+
+/// Seed 001: copies by unicast take one image on a host's link, or all images on the server's, whichever is longer; a
+/// multicast with hosts that serve each other takes about one image, however many they are.
+#[test]
+fn the_frontend_of_seed_001_gives_what_its_link_allows() {
+    const CHUNKS: u32 = 300;
+    let image = f64::from(CHUNKS) * f64::from(1 << 20) * 8e-9 * 1538.0 / 1448.0;
+    for (receivers, images) in [(1, 1.0), (8, 1.0), (20, 2.0), (60, 6.0)] {
+        let setting = Setting::thesis(receivers, CHUNKS, 1);
+        let took = |kind: Kind| kind.run(&setting, 4).network_seconds(1.0) / image;
+        let unicast = took(Kind::Unicast);
+        assert!((unicast - images).abs() < 0.2 * images, "{receivers} by unicast: {unicast} images");
+        let both = took(Kind::Hybrid);
+        assert!((0.99..1.3).contains(&both), "{receivers} by multicast and each other: {both} images");
+    }
+}

@@ -168,6 +168,39 @@ impl Setting {
         }
     }
 
+    /// The test system of seed 001 (chapter 3), with an image of `chunks` chunks of 1 MiB: a frontend with a link of
+    /// 10 Gbit/s; hosts with 1 Gbit/s, half of them at its switch and half at another one, behind a link of 10 Gbit/s.
+    ///
+    /// Assumed: hosts start at random within a second, which is what a deployment by ssh may take beyond its transfer;
+    /// each goes on serving for as long as one image takes, and its disk is as fast as its link.
+    #[must_use]
+    pub fn thesis(receivers: usize, chunks: u32, seed: u64) -> Self {
+        let mut topology = Topology::new();
+        let line = |rate| Line::new(rate * MEGABIT, DELAY, QUEUE_BYTES);
+        let server = topology.add_host(Topology::top(), line(10_000), line(10_000));
+        let far = topology.add_switch(Topology::top(), line(10_000), line(10_000));
+        let mut add = |number: usize| {
+            let switch = if number.is_multiple_of(2) { Topology::top() } else { far };
+            topology.add_host(switch, line(1000), line(1000))
+        };
+        let receivers: Vec<Place> = (0..receivers).map(&mut add).collect();
+        let chunk_bytes = 1 << 20;
+        let transfer = line(1000).time(u64::from(chunks) * chunk_bytes);
+        let setting = Self {
+            seed,
+            topology,
+            server,
+            starts: vec![Instant::ZERO; receivers.len()],
+            receivers,
+            chunks,
+            chunk_bytes,
+            machine: Machine { writing: transfer, overlaps: false, memory_chunks: u32::MAX },
+            cast_bits_per_second: 990 * MEGABIT,
+            ..Self::switch_assisted(0)
+        };
+        setting.start_every(Duration::ZERO, Duration::from_secs(1))
+    }
+
     /// The receivers start one after the other, `delay` apart, each later by up to `within`.
     pub(super) fn start_every(mut self, delay: Duration, within: Duration) -> Self {
         let mut chance = Chance::from_seed(self.seed);
