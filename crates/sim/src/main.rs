@@ -30,7 +30,7 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
        diskcast-sim --striped read|write|boot CLIENTS DEVICES [--data N] [--parity N] [--contents N] [--at-once N]
                     [--disk BYTES_PER_SECOND] [--component BYTES] [--seed N]
        diskcast-sim --sweep | --skews | --mix | --hall | --thesis
-                    [frisbee|multicast|swp2p|unicast|server|switch|hybrid ...]
+                    [frisbee|multicast|swp2p|unicast|server|switch|hybrid|torrent ...]
                     [--delay S ...] [--receivers N] [--racks N] [--batch CHUNKS] [--handling-us N]
                     [--server-handling-us N] [--within-ms N] [--misses PER_MILLION] [--sessions N] [--mib N]
                     [--seed N] [--json]";

@@ -46,7 +46,7 @@ fn sends(kind: Kind) -> Sends {
     match kind {
         Kind::Frisbee | Kind::Multicast | Kind::Hybrid => Sends::ByMulticast,
         Kind::Swp2p | Kind::Unicast => Sends::Once,
-        Kind::Server | Kind::Switch => Sends::ByUnicast,
+        Kind::Server | Kind::Switch | Kind::Torrent => Sends::ByUnicast,
     }
 }
 
@@ -279,4 +279,17 @@ fn the_frontend_of_seed_001_gives_what_its_link_allows() {
         let both = took(Kind::Hybrid);
         assert!((0.99..1.3).contains(&both), "{receivers} by multicast and each other: {both} images");
     }
+}
+
+/// Members of a BitTorrent swarm that start together receive one image each, in less than twice the time of one alone,
+/// and the server sends it about once.
+#[test]
+fn a_swarm_of_bittorrent_fetches_from_each_other() {
+    let setting = Setting::thesis(12, 100, 1);
+    let outcome = Kind::Torrent.run(&setting, 4);
+    conserves("torrent", &outcome, Sends::ByUnicast);
+    assert_eq!(outcome, Kind::Torrent.run(&setting, 4), "equal seeds give equal runs");
+    let alone = Kind::Torrent.run(&Setting::thesis(1, 100, 1), 4);
+    assert!(outcome.images() < 1.5 && (alone.images() - 1.0).abs() < 0.01, "{} images", outcome.images());
+    assert!(outcome.network_seconds(1.0) < 2.0 * alone.network_seconds(1.0));
 }

@@ -28,7 +28,7 @@ pub mod hash;
 pub mod kept;
 pub mod metainfo;
 mod node;
-mod swarm;
+pub mod swarm;
 mod target;
 pub mod tracker;
 pub mod wire;

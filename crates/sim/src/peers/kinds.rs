@@ -1,5 +1,6 @@
 //! The policies by name.
 
+use super::torrent::{BLOCK_BYTES, Torrent};
 use super::{Frisbee, Multicast, Outcome, Redirected, Setting, Swp2p, Way};
 
 /// A policy.
@@ -19,13 +20,15 @@ pub enum Kind {
     Switch,
     /// diskcast: multicast of what was not sent yet, the rest from other receivers.
     Hybrid,
+    /// BitTorrent, by diskcast's own member of it.
+    Torrent,
 }
 
 /// How many of diskcast's objects are as long as a chunk of 1 MiB, the unit of the others.
 const OBJECTS_PER_CHUNK: u32 = 4;
 
 impl Kind {
-    /// All policies.
+    /// All policies that sweeps compare. [`Self::Torrent`] takes 64 times as many events.
     pub const ALL: [Self; 7] = [
         Self::Frisbee,
         Self::Multicast,
@@ -47,13 +50,14 @@ impl Kind {
             Self::Server => "server",
             Self::Switch => "switch",
             Self::Hybrid => "hybrid",
+            Self::Torrent => "torrent",
         }
     }
 
     /// The policy of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+        Self::ALL.into_iter().chain([Self::Torrent]).find(|kind| kind.name() == name)
     }
 
     /// Runs the setting. Policies that ask for batches ask for at most `batch_chunks` at a time.
@@ -67,6 +71,11 @@ impl Kind {
             Self::Server => redirected(setting, Way::Server),
             Self::Switch => redirected(setting, Way::Switch),
             Self::Hybrid => redirected(setting, Way::Hybrid),
+            Self::Torrent => {
+                let blocks = setting.chunk_bytes / u64::from(BLOCK_BYTES);
+                let setting = setting.clone().cut(u32::try_from(blocks).expect("a chunk has few blocks"));
+                setting.run(Torrent::new(&setting))
+            }
         }
     }
 }

@@ -10,8 +10,9 @@
 //!                |-- Frisbee    multicast on request, as published in 2003 and 2020
 //!                |-- Multicast  multicast of what somebody lacks, in order, as diskcast does
 //!                |-- Swp2p      unicast, redirected at the switch (seed 004); without redirection: plain unicast
-//!                `-- Redirected the machines of `proto::peer`, redirected by the server or by switches, with or
-//!                               without the multicast
+//!                |-- Redirected the machines of `proto::peer`, redirected by the server or by switches, with or
+//!                |              without the multicast
+//!                `-- Torrent    the swarms of `torrent`, all connected to all
 //! ```
 //!
 //! A policy that is driven by machines without I/O holds one of them for each place. It passes on what it is told, then
@@ -34,6 +35,7 @@ mod setting;
 mod stage;
 mod sweep;
 mod swp2p;
+mod torrent;
 mod world;
 
 pub use frisbee::Frisbee;

@@ -23,8 +23,9 @@ use crate::bits::Bits;
 use crate::metainfo::Metainfo;
 use crate::wire::{BLOCK_BYTES_MAX, Block, Message};
 use open::{Open, violation};
-pub(crate) use output::{Key, Output};
-pub(crate) use peer::Nearness;
+pub(crate) use output::Key;
+pub use output::Output;
+pub use peer::Nearness;
 use peer::Peer;
 pub(crate) use share::Name;
 use share::Share;
@@ -54,7 +55,7 @@ const TURN: Duration = Duration::from_secs(10);
 const WRONG_MAX: u32 = 3;
 
 /// See the module.
-pub(crate) struct Swarm {
+pub struct Swarm {
     piece_bytes: u32,
     last_bytes: u32,
     have: Bits,
@@ -73,7 +74,7 @@ pub(crate) struct Swarm {
 
 impl Swarm {
     /// A swarm of `torrent`, of which the pieces `have` are here, in which this side is `own`.
-    pub(crate) fn new(torrent: &Metainfo, have: Bits, own: Name, chance: Chance) -> Self {
+    pub fn new(torrent: &Metainfo, have: Bits, own: Name, chance: Chance) -> Self {
         let count = torrent.piece_count();
         assert_eq!(have.len(), count, "the pieces are those of the torrent");
         Self {
@@ -92,7 +93,7 @@ impl Swarm {
     }
 
     /// What to do next.
-    pub(crate) fn poll(&mut self) -> Option<Output> {
+    pub fn poll(&mut self) -> Option<Output> {
         self.out.pop_front()
     }
 
@@ -107,7 +108,7 @@ impl Swarm {
     }
 
     /// The peer `name` is connected, and both handshakes are done.
-    pub(crate) fn connected(&mut self, key: Key, (name, nearness): (Name, Nearness), now: Instant) {
+    pub fn connected(&mut self, key: Key, (name, nearness): (Name, Nearness), now: Instant) {
         let known = self.peers.insert(key, Peer::new(nearness, self.have.len(), now));
         assert!(known.is_none(), "a key is used once");
         if nearness == Nearness::Near {
@@ -120,7 +121,7 @@ impl Swarm {
     }
 
     /// The connection has ended. What the peer was asked for is asked of others.
-    pub(crate) fn disconnected(&mut self, key: Key, now: Instant) {
+    pub fn disconnected(&mut self, key: Key, now: Instant) {
         self.release(key);
         let Some(peer) = self.peers.remove(&key) else { return };
         self.share.left(key);
@@ -135,7 +136,7 @@ impl Swarm {
     ///
     /// # Errors
     /// `Malformed` if it broke the protocol: the driver ends the connection.
-    pub(crate) fn heard(&mut self, key: Key, message: Message, now: Instant) -> Result<()> {
+    pub fn heard(&mut self, key: Key, message: Message, now: Instant) -> Result<()> {
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         match message {
             Message::Choke => {
@@ -168,7 +169,7 @@ impl Swarm {
     }
 
     /// A piece of [`Output::Verify`] was found right and kept, or it was wrong.
-    pub(crate) fn verified(&mut self, piece: u32, is_right: bool, now: Instant) {
+    pub fn verified(&mut self, piece: u32, is_right: bool, now: Instant) {
         let open = self.open.remove(&piece).expect("only open pieces are verified");
         if !is_right {
             self.blame(&open.from);
@@ -198,7 +199,7 @@ impl Swarm {
     }
 
     /// Time has passed; called about once a second.
-    pub(crate) fn tick(&mut self, now: Instant) {
+    pub fn tick(&mut self, now: Instant) {
         for (&key, peer) in &self.peers {
             if !peer.asked.is_empty() && now.since(peer.heard_at) > SILENCE_MAX {
                 self.out.push_back(Output::Close(key, false));

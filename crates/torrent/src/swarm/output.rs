@@ -7,7 +7,7 @@ pub(crate) type Key = u64;
 
 /// What the driver is to do.
 #[derive(Debug)]
-pub(crate) enum Output {
+pub enum Output {
     /// Send this to a peer.
     Send(Key, Message),
     /// Send a block to a peer.

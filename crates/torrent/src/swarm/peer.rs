@@ -9,7 +9,7 @@ use crate::wire::Block;
 
 /// Who a peer is to this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Nearness {
+pub enum Nearness {
     /// In the same network, or at the same place.
     Near,
     /// Elsewhere; or the server, whose link all share.
