@@ -54,7 +54,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
 /// Host 0 has a repository with the image `web`, the others an sshd.
 pub(crate) struct Site<'a> {
     context: &'a Context,
-    star: Star,
+    pub(crate) star: Star,
     sshd: Sshd,
     folder: PathBuf,
 }
@@ -180,7 +180,8 @@ fn bare(site: &Site<'_>, names: &[String]) -> Result<f64> {
     Ok(ended.iter().map(|one| one.ended).fold(0.0, f64::max))
 }
 
-fn all_ready(said: &[Value], hosts: usize) -> Result<()> {
+/// An error unless so many hosts are ready.
+pub(crate) fn all_ready(said: &[Value], hosts: usize) -> Result<()> {
     let ready = said.iter().filter(|record| record["type"] == "host" && record["state"] == "ready").count();
     if ready == hosts { Ok(()) } else { Err(format!("{ready} of {hosts} hosts are ready: {said:?}").into()) }
 }

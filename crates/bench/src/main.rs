@@ -106,7 +106,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&netboot::GROUP, &netboot::THREE],
     &[&deploy::GROUP, &opennebula::GROUP],
     torrent::GROUPS,
-    &[&thesis::GROUP],
+    thesis::GROUPS,
     &[&coder::GROUP],
     cluster::GROUPS,
     &[&frisbee::TABLE_1, &frisbee::TABLE_2, &frisbee::TABLE_5],

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::Result;
 use crate::context::{notebook, root};
 use crate::figure::{Bar, Figure};
-use crate::{cluster, shares, side_by_side, sweep_plot};
+use crate::{cluster, shares, side_by_side, sweep_plot, thesis};
 
 #[derive(Deserialize)]
 struct Entry {
@@ -62,6 +62,7 @@ pub(crate) fn write(describe: shares::Describe<'_>) -> Result<()> {
             }
         }
         entries.iter().try_for_each(|entry| cluster::write_plot(&mut page, &entry.figure, &plots))?;
+        entries.iter().try_for_each(|entry| thesis::write_plot(&mut page, &entry.figure, &plots))?;
         let file = plots.join(format!("{group}.svg"));
         let figures: Vec<_> = entries.iter().map(|entry| &entry.figure).collect();
         if shares::draw(&file, group, &figures, describe)? {

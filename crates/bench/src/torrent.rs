@@ -63,9 +63,27 @@ fn fetch(
     options: &StarOptions,
     serve: &[&str],
 ) -> Result<(Room, Vec<Fetched>)> {
+    let room = open(context, repo, load, options, serve)?;
+    let done = fetch_all(&room, load)?;
+    Ok((room, done))
+}
+
+/// A room with a server that has the version hashed.
+pub(crate) fn open(
+    context: &Context,
+    repo: &Path,
+    load: &Load,
+    options: &StarOptions,
+    serve: &[&str],
+) -> Result<Room> {
     let serve: Vec<&str> = ["--torrent", "--no-multicast"].into_iter().chain(serve.iter().copied()).collect();
     let room = Room::open_serving(context, &[repo], options, &serve)?;
     warm(&room, load)?;
+    Ok(room)
+}
+
+/// All hosts of a room fetch at the same time, into memory.
+pub(crate) fn fetch_all(room: &Room, load: &Load) -> Result<Vec<Fetched>> {
     let memory = tempfile::tempdir_in("/dev/shm")?;
     let mut crew = Crew::new();
     let mut members = vec![];
@@ -83,7 +101,7 @@ fn fetch(
             return Err(format!("{unicast} bytes came by unicast: {}", host.report["unicast_reason"]).into());
         }
     }
-    Ok((room, done))
+    Ok(done)
 }
 
 /// Has the version hashed, which the server does once.

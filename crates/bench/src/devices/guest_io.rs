@@ -26,7 +26,6 @@ pub(crate) const GROUP: Group = Group {
 };
 
 const FILE_BYTES: usize = 256 << 20;
-const DISK_BYTES: u64 = 400 << 20;
 const PACKAGES: &str = "fio lvm2";
 /// Disks of the guest in their order, from `/dev/vdb`: the format, and who made it.
 const DISKS: &[(&str, &str)] = &[
@@ -41,6 +40,16 @@ const DISKS: &[(&str, &str)] = &[
 ];
 /// Kinds of requests, as fio calls them, and their sizes.
 const JOBS: &str = "read:1M write:1M randread:4k randwrite:4k";
+/// All disks: the format, who made it, and the device.
+const ALL: &str = "raw:ours:vdb raw:theirs:vdc qcow2:ours:vdd qcow2:theirs:vde overlay:ours:vdf overlay:theirs:vdg \
+    lv:ours:ours/lv lv:theirs:theirs/lv";
+/// Those that we made.
+pub(crate) const OURS: &str = "raw:ours:vdb qcow2:ours:vdd overlay:ours:vdf lv:ours:ours/lv";
+const RUN_JOBS: &str = r"
+        for job in JOBS; do
+            measure ${job%:*} --filename=/m/file --rw=${job%:*} --bs=${job#*:} --runtime=2 --time_based --ramp_time=1
+        done
+";
 
 /// What the guest does: logical volumes first, then all disks in turn, three times.
 const GUEST: &str = r#"
@@ -49,32 +58,47 @@ for pair in ours:h theirs:i; do
     vgcreate -q ${pair%:*} /dev/vd${pair#*:}
 done
 diskcast install guest /dev/ours/lv --create-volume --yes -q
-lvcreate -q -y -L 400M -n lv theirs
+lvcreate -q -y -L MEBIBYTESM -n lv theirs
 dd if=/dev/vdc of=/dev/theirs/lv bs=4M conv=fsync status=none
 mkdir -p /m
+measure() {
+    name=$1
+    shift
+    rate=$(fio --name=job --direct=1 --ioengine=libaio --iodepth=8 --minimal "$@" | awk -F';' '{print $7 + $48}')
+    echo "fio ${disk%:*} $name $rate"
+}
 for round in 1 2 3; do
-    for disk in raw:ours:vdb raw:theirs:vdc qcow2:ours:vdd qcow2:theirs:vde overlay:ours:vdf overlay:theirs:vdg \
-        lv:ours:ours/lv lv:theirs:theirs/lv; do
+    for disk in EACH; do
         mount /dev/${disk##*:} /m
-        for job in JOBS; do
-            rate=$(fio --name=job --filename=/m/file --rw=${job%:*} --bs=${job#*:} --direct=1 --ioengine=libaio \
-                --iodepth=8 --runtime=2 --time_based --ramp_time=1 --minimal | awk -F';' '{print $7 + $48}')
-            echo "fio ${disk%:*} ${job%:*} $rate"
-        done
+        WORK
         umount /m
     done
 done
 finish
 "#;
 
+/// What a guest measures.
+pub(crate) struct Guest<'a> {
+    /// Size of its disks, whose filesystem holds a file of 256 MiB.
+    pub mebibytes: u64,
+    /// The disks that are measured: [`OURS`], or all.
+    pub each: &'a str,
+    /// Lines of bash for a disk, which is mounted at `/m`: `measure NAME OPTIONS` runs fio. `round` is 1 to 3.
+    pub work: &'a str,
+}
+
+/// Rates in MB/s by format, maker and name of the measurement.
+pub(crate) struct Rates(BTreeMap<(String, String, String), Vec<f64>>);
+
 /// Makes the disks in `folder`, and returns those of the guest in their order.
-fn disks(context: &Context, folder: &Path) -> Result<Vec<Disk>> {
+fn disks(context: &Context, folder: &Path, mebibytes: u64) -> Result<Vec<Disk>> {
+    let disk_bytes = mebibytes << 20;
     let (tree, original, repo) = (folder.join("tree"), folder.join("original.img"), folder.join("repo"));
     std::fs::create_dir(&tree)?;
     let mut bytes = vec![0; FILE_BYTES];
     Chance::from_seed(17).fill(&mut bytes);
     std::fs::write(tree.join("file"), bytes)?;
-    File::create(&original)?.set_len(DISK_BYTES)?;
+    File::create(&original)?.set_len(disk_bytes)?;
     said(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).args([&tree, &original]))?;
     timed(context.diskcast(&repo).arg("capture").arg(&original).arg("guest"))?;
     let mut all = Vec::new();
@@ -101,7 +125,7 @@ fn disks(context: &Context, folder: &Path) -> Result<Vec<Disk>> {
                 drop(said(qemu.args([&base, &path]))?);
             }
             // The guest makes the volume.
-            _ => File::create(&path)?.set_len(DISK_BYTES + (64 << 20))?,
+            _ => File::create(&path)?.set_len(disk_bytes + (64 << 20))?,
         }
         let format = if ["qcow2", "overlay"].contains(format) { "qcow2" } else { "raw" };
         all.push(Disk { path, format, direct: true });
@@ -117,36 +141,49 @@ fn disks(context: &Context, folder: &Path) -> Result<Vec<Disk>> {
     Ok(all)
 }
 
-/// Rates in MB/s by format, maker and kind of request, as the guest said them.
-fn rates(console: &str) -> Result<BTreeMap<(String, String, String), Vec<f64>>> {
-    let mut rates: BTreeMap<_, Vec<f64>> = BTreeMap::new();
-    for line in console.lines() {
-        let Some((_, words)) = line.split_once("fio ") else { continue };
-        let [disk, job, rate] = words.split_whitespace().collect::<Vec<_>>()[..] else { continue };
-        let Some((format, maker)) = disk.split_once(':') else { continue };
-        let rate = rate.parse::<f64>()? * 1024.0 / 1e6;
-        rates.entry((format.to_owned(), maker.to_owned(), job.to_owned())).or_default().push(rate);
+impl Rates {
+    /// What the guest said.
+    fn parse(console: &str) -> Result<Self> {
+        let mut rates: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+        for line in console.lines() {
+            let Some((_, words)) = line.split_once("fio ") else { continue };
+            let [disk, job, rate] = words.split_whitespace().collect::<Vec<_>>()[..] else { continue };
+            let Some((format, maker)) = disk.split_once(':') else { continue };
+            let rate = rate.parse::<f64>()? * 1024.0 / 1e6;
+            rates.entry((format.to_owned(), maker.to_owned(), job.to_owned())).or_default().push(rate);
+        }
+        Ok(Self(rates))
     }
-    Ok(rates)
+
+    /// The median of all rounds.
+    pub(crate) fn of(&self, format: &str, maker: &str, job: &str) -> Result<f64> {
+        let found = self.0.get(&(format.to_owned(), maker.to_owned(), job.to_owned()));
+        Ok(median(found.ok_or_else(|| format!("the guest did not say the rate of {format}, {job}"))?))
+    }
+}
+
+impl Guest<'_> {
+    /// Starts the guest, and returns what it measured.
+    pub(crate) fn run(&self, context: &Context) -> Result<Rates> {
+        let folder = context.folder()?;
+        let debian: PathBuf = context.scratch.join("fio.img");
+        let mut make = Command::new(context.root.join("tools/debian-disk.sh"));
+        said(make.args(["--packages", PACKAGES]).arg(&debian))?;
+        let system = folder.join("system.img");
+        said(Command::new("cp").arg("--sparse=always").args([&debian, &system]))?;
+        let more_disks = disks(context, &folder, self.mebibytes)?;
+        let program = context.diskcast(&folder);
+        let script = GUEST.replace("MEBIBYTES", &self.mebibytes.to_string());
+        let script = script.replace("EACH", self.each).replace("WORK", self.work);
+        guest::prepare(&system, Path::new(program.get_program()), &script, &[&folder.join("repo")])?;
+        Rates::parse(&guest::run(&system, more_disks, Duration::from_mins(15))?.console)
+    }
 }
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
-    let folder = context.folder()?;
-    let debian: PathBuf = context.scratch.join("fio.img");
-    said(
-        Command::new(context.root.join("tools/debian-disk.sh")).args(["--packages", PACKAGES]).arg(&debian),
-    )?;
-    said(Command::new("cp").arg("--sparse=always").arg(&debian).arg(folder.join("system.img")))?;
-    let more_disks = disks(context, &folder)?;
-    let (system, program) = (folder.join("system.img"), context.diskcast(&folder));
-    let script = GUEST.replace("JOBS", JOBS);
-    guest::prepare(&system, Path::new(program.get_program()), &script, &[&folder.join("repo")])?;
-    let boot = guest::run(&system, more_disks, Duration::from_mins(15))?;
-    let rates = rates(&boot.console)?;
-    let of = |format: &str, maker: &str, job: &str| -> Result<f64> {
-        let found = rates.get(&(format.to_owned(), maker.to_owned(), job.to_owned()));
-        Ok(median(found.ok_or_else(|| format!("the guest did not say the rate of {format}, {job}"))?))
-    };
+    let work = RUN_JOBS.replace("JOBS", JOBS);
+    let rates = Guest { mebibytes: 400, each: ALL, work: &work }.run(context)?;
+    let of = |format: &str, maker: &str, job: &str| rates.of(format, maker, job);
     let (mut ratios, mut table) = (Vec::new(), Vec::new());
     for format in ["raw", "qcow2", "overlay", "lv"] {
         for job in JOBS.split(' ').filter_map(|job| job.split(':').next()) {

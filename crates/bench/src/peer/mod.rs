@@ -87,12 +87,22 @@ impl Peer {
         file: &Path,
         bound: Duration,
     ) -> Result<Trial> {
-        let star = Star::build(options)?;
+        let rate = options.rate_bits_per_second.ok_or("peers run on shaped links")?;
+        self.run_in(context, &Star::build(options)?, rate, file, bound)
+    }
+
+    /// The same in a lab that is there, whose hosts have links of this rate.
+    pub(crate) fn run_in(
+        &self,
+        context: &Context,
+        star: &Star,
+        rate_bits_per_second: u64,
+        file: &Path,
+        bound: Duration,
+    ) -> Result<Trial> {
         let memory = tempfile::tempdir_in("/dev/shm")?;
         let folder = context.folder()?;
-        let rate_bits_per_second = options.rate_bits_per_second.ok_or("peers run on shaped links")?;
-        let job =
-            Job { star: &star, file, rate_bits_per_second, folder: &folder, memory: memory.path(), bound };
+        let job = Job { star, file, rate_bits_per_second, folder: &folder, memory: memory.path(), bound };
         let before = star.sent_on_wire(0)?;
         let done = (self.run)(&job);
         let server_bytes = star.sent_on_wire(0)? - before;
@@ -106,7 +116,7 @@ impl Peer {
         };
         seconds.sort_by(f64::total_cmp);
         let trial = Trial { state, seconds, server_bytes };
-        Ok(if trial.state == State::Done { trial.checked(&star, file)? } else { trial })
+        Ok(if trial.state == State::Done { trial.checked(star, file)? } else { trial })
     }
 }
 
