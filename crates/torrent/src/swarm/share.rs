@@ -29,7 +29,12 @@ impl Share {
     /// A near member has come.
     pub(super) fn joined(&mut self, key: Key, name: Name) {
         self.near.insert(key, name);
-        self.divide();
+        let mut tasks = Bits::none(self.tasks.len());
+        let stays = |piece: &u32| claim(&name, *piece) <= claim(&self.own, *piece);
+        for piece in self.tasks.iter().filter(stays) {
+            tasks.insert(piece);
+        }
+        self.tasks = tasks;
     }
 
     /// It has gone, and its tasks are those of others. Nothing changes if it was not near.
@@ -102,7 +107,13 @@ mod tests {
         assert!(share.is_alone() && share.tasks.is_full());
         share.joined(1, name(1));
         assert!(!share.is_alone() && !share.tasks.is_full());
+        share.joined(2, name(2));
         share.left(9);
+        let before: Vec<u32> = share.tasks.iter().collect();
+        share.left(2);
+        share.joined(2, name(2));
+        assert!(share.tasks.iter().eq(before), "the order of coming makes no difference");
+        share.left(2);
         share.left(1);
         assert!(share.is_alone() && share.tasks.is_full());
     }
