@@ -18,6 +18,7 @@
 
 mod beside;
 mod checkers;
+pub mod checkpoint;
 pub mod cloud;
 mod cluster;
 pub mod deploy;

@@ -24,7 +24,9 @@ const USAGE: &str = "usage: diskcast-sim --mirror [--seed N] [--count N] [--verb
        diskcast-sim --peers [--seed N] [--count N] [--verbose]
        diskcast-sim --cluster [--seed N] [--count N]
        diskcast-sim --deploy [--seed N] [--count N] [--hosts N]
-       diskcast-sim --until-broken [--mirror | --prune | --peers | --cluster | --deploy] [--first N] [--count N]
+       diskcast-sim --checkpoint [--seed N] [--count N] [--verbose]
+       diskcast-sim --until-broken [--mirror | --prune | --peers | --cluster | --deploy | --checkpoint] [--first N]
+                    [--count N]
        diskcast-sim --cloud MACHINES demand|profile|multicast|here [--storage N] [--copies N] [--round-trip-us N]
                     [--computes-ms N] [--chunk KIB] [--spread N] [--seed N]
        diskcast-sim --striped read|write|boot CLIENTS DEVICES [--data N] [--parity N] [--contents N] [--at-once N]
@@ -57,6 +59,7 @@ struct Arguments {
     peers: bool,
     cluster: bool,
     deploy: bool,
+    checkpoint: bool,
     hosts: Option<usize>,
     until_broken: bool,
     first: usize,
@@ -103,6 +106,7 @@ fn main() -> ExitCode {
         Arguments { peers: true, .. } => replay_peers,
         Arguments { cluster: true, .. } => replay_cluster,
         Arguments { deploy: true, .. } => replay_deploy,
+        Arguments { checkpoint: true, .. } => replay_checkpoint,
         _ => replay,
     };
     let count = arguments.count.unwrap_or(1);
@@ -208,6 +212,24 @@ fn replay_deploy(seed: u64, arguments: &Arguments) -> bool {
     tell(&outcome.violations)
 }
 
+fn replay_checkpoint(seed: u64, arguments: &Arguments) -> bool {
+    let scenario = sim::checkpoint::CheckpointScenario::mixed(seed);
+    if arguments.verbose {
+        println!("{scenario:#?}");
+    }
+    let outcome = sim::checkpoint::run(&scenario);
+    let made = if outcome.published { "published" } else { "not made" };
+    println!(
+        "seed {seed}: trace {:016x}, {} steps, {} rounds, {made}, frozen for {:.1} s at most, after {:.1} s",
+        outcome.trace,
+        outcome.steps,
+        outcome.rounds,
+        outcome.frozen.as_secs_f64(),
+        outcome.took.as_secs_f64(),
+    );
+    tell(&outcome.violations)
+}
+
 /// Runs trials until one breaks a rule, and prints it. Returns true if none does.
 fn search(arguments: &Arguments) -> bool {
     let family = match arguments {
@@ -216,6 +238,7 @@ fn search(arguments: &Arguments) -> bool {
         Arguments { peers: true, .. } => Family::Peers,
         Arguments { cluster: true, .. } => Family::Cluster,
         Arguments { deploy: true, .. } => Family::Deploy,
+        Arguments { checkpoint: true, .. } => Family::Checkpoint,
         _ => Family::Multicast,
     };
     let (first, all) = (arguments.first, family.trials().len());
@@ -309,6 +332,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         peers: false,
         cluster: false,
         deploy: false,
+        checkpoint: false,
         hosts: None,
         until_broken: false,
         first: 0,
@@ -323,6 +347,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
             "--peers" => arguments.peers = true,
             "--cluster" => arguments.cluster = true,
             "--deploy" => arguments.deploy = true,
+            "--checkpoint" => arguments.checkpoint = true,
             "--hosts" => arguments.hosts = Some(words.next()?.parse().ok()?),
             "--room" => arguments.room = Some(words.next()?.parse().ok()?),
             "--loss" => arguments.loss_per_million = words.next()?.parse().ok()?,

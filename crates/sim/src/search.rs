@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use base::Duration;
 
-use crate::{Room, Scenario, Violation, deploy, mirror, run, run_cluster, run_prunes, swarm};
+use crate::{Room, Scenario, Violation, checkpoint, deploy, mirror, run, run_cluster, run_prunes, swarm};
 
 /// The kinds of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Family {
     Cluster,
     /// Deployments to many hosts.
     Deploy,
+    /// Sets of disks at one moment.
+    Checkpoint,
 }
 
 /// One run that may break a rule.
@@ -46,6 +48,8 @@ pub enum Trial {
     Cluster(u64),
     /// [`deploy::DeployScenario::mixed`] with this seed.
     Deploy(u64),
+    /// [`checkpoint::CheckpointScenario::mixed`] with this seed.
+    Checkpoint(u64),
 }
 
 /// The first trial that broke a rule.
@@ -74,6 +78,7 @@ impl Family {
             Self::Peers => (0..2000).map(Trial::Peers).collect(),
             Self::Cluster => (0..2500).map(Trial::Cluster).collect(),
             Self::Deploy => (0..4000).map(Trial::Deploy).collect(),
+            Self::Checkpoint => (0..4000).map(Trial::Checkpoint).collect(),
         }
     }
 }
@@ -99,6 +104,9 @@ impl Trial {
             Self::Peers(seed) => swarm::run(&swarm::SwarmScenario::mixed(*seed)).violations,
             Self::Cluster(seed) => run_cluster(*seed).violations,
             Self::Deploy(seed) => deploy::run(&deploy::DeployScenario::mixed(*seed)).violations,
+            Self::Checkpoint(seed) => {
+                checkpoint::run(&checkpoint::CheckpointScenario::mixed(*seed)).violations
+            }
         }
     }
 }
@@ -115,6 +123,7 @@ impl fmt::Display for Trial {
             Self::Peers(seed) => write!(f, "peers seed {seed}"),
             Self::Cluster(seed) => write!(f, "cluster seed {seed}"),
             Self::Deploy(seed) => write!(f, "deploy seed {seed}"),
+            Self::Checkpoint(seed) => write!(f, "checkpoint seed {seed}"),
         }
     }
 }
