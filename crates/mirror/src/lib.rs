@@ -19,6 +19,7 @@ mod swarm;
 
 pub use attached::{
     Commit, CommitOptions, Damage, Join, Mirror, MirrorOptions, MulticastOptions, Onto, QuiesceHook, Waiting,
+    WriteHold,
 };
 pub use images::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Sighting, Written};
 pub use raw::RawDisk;

@@ -33,6 +33,9 @@ pub enum Onto {
     /// The image's newest version, whatever it is. Refused if other writers changed sectors that this disk changed
     /// too.
     Newest,
+    /// The image's newest version, whatever it is. The new version has the content of this disk and nothing of that
+    /// one.
+    Instead,
 }
 
 /// A hook around the freeze, the moment whose content is committed. The hook must call its argument exactly once,
@@ -221,7 +224,7 @@ impl Mirror {
             let expected = match &over {
                 Over::Nothing => 0,
                 Over::Base => base.manifest.number,
-                Over::Other(newest) => newest.manifest.number,
+                Over::Other(newest) | Over::Unrelated(newest) => newest.manifest.number,
             };
             let is_base = !matches!(over, Over::Other(_));
             let mut stored_bytes = 0;
@@ -229,7 +232,7 @@ impl Mirror {
                 let draft = draft(addition, since, &over, changes, options.stamp)?;
                 stored_bytes = draft.stored_bytes;
                 let is_there = match &over {
-                    Over::Nothing => None,
+                    Over::Nothing | Over::Unrelated(_) => None,
                     Over::Base => Some(&base.manifest).filter(|_| was_known),
                     Over::Other(newest) => Some(&newest.manifest).filter(|_| seen.is_some()),
                 };
@@ -345,6 +348,8 @@ enum Over {
     Base,
     /// Another version is the newest.
     Other(Box<SignedManifest>),
+    /// The same, and nothing of it stays.
+    Unrelated(Box<SignedManifest>),
 }
 
 /// Finds the version to commit onto. `seen` is the version of the image that this disk's own last merge made.
@@ -358,6 +363,9 @@ fn goes_onto(
     let Some(newest) = newest else { return Ok(Over::Nothing) };
     if newest.digest() == base.digest() {
         return Ok(Over::Base);
+    }
+    if onto == Onto::Instead {
+        return Ok(Over::Unrelated(Box::new(newest)));
     }
     let found = newest.manifest.number;
     // No other writer has published since this disk's own merge, so it may go on without a new request to merge.
@@ -391,7 +399,7 @@ fn draft(
     let drafter =
         Drafter { source: addition, sink: addition, cipher: addition.cipher(), threads: addition.at_once() };
     let draft = match over {
-        Over::Nothing | Over::Base => drafter.draft(base, changes, stamp),
+        Over::Nothing | Over::Base | Over::Unrelated(_) => drafter.draft(base, changes, stamp),
         Over::Other(newest) => drafter.draft_onto(base, newest, changes, stamp),
     };
     draft.map_err(|error| error.within("commit the disk"))

@@ -22,7 +22,7 @@ use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Result};
 use disk::{Geometry, ReadAt, WriteAt};
 use image::{Leaf, Manifest};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use store::Stamp;
 
 use crate::images::BootProfiles;
@@ -80,7 +80,12 @@ pub struct Mirror {
     recorder: Mutex<Option<JoinHandle<()>>>,
     /// Also after the disk has left it.
     swarm: Mutex<Option<Arc<Swarm>>>,
+    /// Shared by the writes that run; whoever has it alone holds all others.
+    writes: RwLock<()>,
 }
+
+/// As long as this exists, writes wait.
+pub type WriteHold<'a> = RwLockWriteGuard<'a, ()>;
 
 impl Mirror {
     /// Makes a disk in `folder` that begins as the version of `manifest`. Its objects come from `sources`, which are
@@ -137,6 +142,7 @@ impl Mirror {
             multicast: Mutex::default(),
             recorder: Mutex::default(),
             swarm: Mutex::default(),
+            writes: RwLock::default(),
         })
     }
 
@@ -260,6 +266,17 @@ impl Mirror {
         self.shared.part(limit);
     }
 
+    /// Lets the writes that run end, for `limit` at most, and all others wait until the hold is dropped. Nobody is
+    /// told meanwhile that something was written. Flushes go on, and reads that need no place behind a write.
+    ///
+    /// # Errors
+    /// `Unreachable` if writes take longer.
+    pub fn hold_writes(&self, limit: Duration) -> Result<WriteHold<'_>> {
+        self.writes.try_write_for(limit).ok_or_else(|| {
+            Error::new(ErrorKind::Unreachable, format!("writes of the disk take more than {limit:?}"))
+        })
+    }
+
     fn check(&self, offset: u64, bytes: u64) -> Result<Sectors> {
         check_range(&self.geometry, offset, bytes)?;
         Ok(offset / SECTOR_BYTES..(offset + bytes) / SECTOR_BYTES)
@@ -287,6 +304,7 @@ impl Mirror {
             return Ok(());
         }
         let durable = durability == Durability::Durable;
+        let _turn = self.writes.read();
         self.shared.request(Request::Zero { range, space, durable }, &mut |_| Done::Failed(Failure::Local))
     }
 }
@@ -321,6 +339,7 @@ impl Served for Mirror {
             return Ok(());
         }
         let durable = durability == Durability::Durable;
+        let _turn = self.writes.read();
         self.shared.request(Request::Write { range, durable }, &mut |task| match task {
             Io::Write(_) => done(self.shared.local.data().write_all_at(bytes, offset)),
             _ => Done::Failed(Failure::Local),
