@@ -52,6 +52,9 @@ pub struct Manifest {
     /// the disk recognises the version by them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    /// The versions that show disks at one moment, if this is a set of them. Its own disk is empty then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<Member>,
     /// Root of the tree.
     #[serde(with = "root_record")]
     pub root: Root,
@@ -93,6 +96,20 @@ fn no_cipher() -> String {
 /// The version that another was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
+    /// Name of its image.
+    pub image: String,
+    /// Its number.
+    pub number: u64,
+    /// Its manifest's digest.
+    #[serde(with = "digest_hex")]
+    pub digest: Digest,
+}
+
+/// A version in a set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// What the set calls it: the host that the disk was on.
+    pub name: String,
     /// Name of its image.
     pub image: String,
     /// Its number.

@@ -95,6 +95,7 @@ impl Blob<'_> {
             parent: None,
             copied: None,
             commit: None,
+            members: Vec::new(),
             root: Root { child: Child::Free, height: Root::height_of(chunk_count), chunk_count },
             chunk_bytes: shape.chunk.bytes(),
             size_sectors,

@@ -26,6 +26,7 @@ pub(super) fn child_of(from: &Manifest, parent: Parent, stamp: &Stamp) -> Manife
         parent: Some(parent),
         copied: None,
         commit: None,
+        members: Vec::new(),
         created: stamp.created.clone(),
         creator: stamp.creator.clone(),
         ..from.clone()

@@ -281,6 +281,7 @@ fn put(
         parent: None,
         copied: None,
         commit: None,
+        members: Vec::new(),
         root,
         chunk_bytes: size.bytes(),
         size_sectors,
