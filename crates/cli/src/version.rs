@@ -15,8 +15,8 @@ const CHARACTERS_PER_ERROR: usize = 3;
 const LISTED_MAX: usize = 8;
 
 /// Returns the version that `images`, which are at `place`, have for `reference`. If keys are trusted, one of them
-/// signed it, and it is not older than what this machine saw there. Warns if no trusted key signed it but that is
-/// allowed, and if its disk was in use or changed while it was captured.
+/// signed it, and it is not older than what this machine saw there. A set of disks is refused. Warns if no trusted key
+/// signed it but that is allowed, and if its disk was in use or changed while it was captured.
 pub(crate) fn find(
     context: &Context,
     images: &dyn Images,
@@ -25,6 +25,13 @@ pub(crate) fn find(
 ) -> Result<SignedManifest> {
     let version = sight(context, images, place, reference)?;
     let SignedManifest { manifest, .. } = &version;
+    if !manifest.members.is_empty() {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("`{reference}` is a set of disks, and has none of its own"),
+        )
+        .hint("`diskcast inspect` lists them; `diskcast deploy --resume` attaches them on hosts"));
+    }
     for how in &manifest.disk.live {
         let name = format!("{}@{}", manifest.image, manifest.number);
         context.output.warning(&format!("{name} is of no single moment: its disk {how}"));
@@ -32,7 +39,7 @@ pub(crate) fn find(
     Ok(version)
 }
 
-/// [`find`] without the warning about the disk.
+/// [`find`] of any version, without the warning about the disk.
 pub(crate) fn sight(
     context: &Context,
     images: &dyn Images,

@@ -6,6 +6,7 @@
 mod common;
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use base::{Chance, Error, ErrorKind, Result};
 use common::far::{Breaks, Far};
@@ -182,13 +183,13 @@ fn a_commit_that_broke_off_goes_on_where_it_was() {
 
 #[test]
 fn a_version_that_nobody_told_it_of_is_known_again() {
-    for onto in [Onto::Base, Onto::Newest] {
+    for onto in [Onto::Base, Onto::Newest, Onto::Instead] {
         let (place, stamp, image) = (Place::new(SIZE, 24), stamp(), "disk".parse().unwrap());
         let options = CommitOptions { onto, ..CommitOptions::new(&stamp) };
         let mut mirror = disk(&place, "m", "disk");
         mirror.write(3 * CHUNK + 512, &[5; 3 * CHUNK as usize], Durability::Cached).unwrap();
         mirror.discard(20 * CHUNK, CHUNK, Durability::Cached).unwrap();
-        if onto == Onto::Newest {
+        if onto != Onto::Base {
             place.repository.blob(&image).write(30 * CHUNK, &[6; 512], &stamp).unwrap();
         }
         let first = place.manifest("disk").number + 1;
@@ -200,7 +201,7 @@ fn a_version_that_nobody_told_it_of_is_known_again() {
         let before = all(&mirror);
         let commit = mirror.commit(&far, &image, &options).unwrap().unwrap();
         assert_eq!(commit.manifest.number, first);
-        assert_eq!((commit.is_base, all(&mirror) == before), (onto == Onto::Base, true));
+        assert_eq!((commit.is_base, all(&mirror) == before), (onto != Onto::Newest, true));
         // The same again, but with a write before the commit is repeated.
         mirror.write(7 * CHUNK, &[8; 512], Durability::Cached).unwrap();
         *far.breaks.lock() = Breaks::BehindIt;
@@ -215,6 +216,34 @@ fn a_version_that_nobody_told_it_of_is_known_again() {
         }
         assert!(place.read("disk") == expected);
     }
+}
+
+#[test]
+fn held_writes_are_in_no_version_of_that_time() {
+    let (place, stamp, image) = (Place::new(SIZE, 27), stamp(), "disk".parse().unwrap());
+    let mirror = disk(&place, "m", "disk");
+    mirror.write(CHUNK, &[1; 512], Durability::Cached).unwrap();
+    let before = all(&mirror);
+    std::thread::scope(|scope| {
+        let hold = mirror.hold_writes(Duration::from_secs(60)).unwrap();
+        let writes = [2, 3].map(|byte| {
+            let mirror = &mirror;
+            scope.spawn(move || {
+                let at = u64::from(byte) * CHUNK;
+                mirror.write(at, &[byte; 512], Durability::Cached).unwrap();
+                mirror.discard(at + 1024, 512, Durability::Cached).unwrap();
+            })
+        });
+        mirror.flush().unwrap();
+        mirror.commit(&*place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
+        assert!(place.read("disk") == before && all(&mirror) == before);
+        let busy = mirror.hold_writes(Duration::from_millis(1)).unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Unreachable);
+        drop(hold);
+        writes.into_iter().for_each(|write| write.join().unwrap());
+    });
+    mirror.commit(&*place.repository, &image, &CommitOptions::new(&stamp)).unwrap().unwrap();
+    assert!(place.read("disk") == all(&mirror) && all(&mirror) != before);
 }
 
 fn again(mirror: Mirror, place: &Place, name: &str) -> Mirror {

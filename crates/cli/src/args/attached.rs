@@ -6,6 +6,9 @@ use daemon::attached::Quiesce;
 
 use super::parse::{parse_lifetime, parse_quiesce};
 
+/// What can be frozen, in help texts.
+pub(crate) const QUIESCE: &str = "agent:SOCKET|monitor:SOCKET|mount:PATH";
+
 /// Where disks are kept.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DisksFolder {
@@ -23,8 +26,9 @@ pub(crate) struct RunningDisk {
     #[command(flatten)]
     pub place: DisksFolder,
     /// Freeze the machine's filesystems for the moment, and thaw them in every case: `agent:SOCKET` by QEMU's guest
-    /// agent at this Unix socket, `mount:PATH` the filesystem that is mounted there on this host
-    #[arg(long, value_name = "agent:SOCKET|mount:PATH", value_parser = parse_quiesce, requires = "disk")]
+    /// agent at this Unix socket, `mount:PATH` the filesystem that is mounted there on this host; `monitor:SOCKET`
+    /// stops the machine by QEMU's monitor
+    #[arg(long, value_name = QUIESCE, value_parser = parse_quiesce, requires = "disk")]
     pub quiesce: Option<Quiesce>,
     /// Maximum time for freezing the filesystems
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10s", requires = "quiesce")]

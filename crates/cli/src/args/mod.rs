@@ -9,7 +9,7 @@ mod server;
 mod source;
 mod target;
 
-pub(crate) use attached::{DisksFolder, RunningDisk};
+pub(crate) use attached::{DisksFolder, QUIESCE, RunningDisk};
 pub(crate) use global::{Global, Keys};
 pub(crate) use keeping::Keeping;
 pub(crate) use personal::Own;

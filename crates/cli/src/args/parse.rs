@@ -153,12 +153,13 @@ pub(crate) fn parse_moment(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected a time such as 2026-12-01T22:30:00+01:00, or 2h from now".to_owned())
 }
 
-/// Parses what to freeze: `agent:SOCKET` or `mount:PATH`.
+/// Parses what to freeze: `agent:SOCKET`, `monitor:SOCKET` or `mount:PATH`.
 pub(crate) fn parse_quiesce(text: &str) -> Result<Quiesce, String> {
     match text.split_once(':') {
         Some(("agent", path)) if !path.is_empty() => Ok(Quiesce::Agent(path.into())),
         Some(("mount", path)) if !path.is_empty() => Ok(Quiesce::Mount(path.into())),
-        _ => Err("expected agent:SOCKET or mount:PATH".to_owned()),
+        Some(("monitor", path)) if !path.is_empty() => Ok(Quiesce::Monitor(path.into())),
+        _ => Err("expected agent:SOCKET, monitor:SOCKET or mount:PATH".to_owned()),
     }
 }
 

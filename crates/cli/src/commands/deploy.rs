@@ -3,15 +3,17 @@
 mod args;
 mod inventory;
 mod job;
+mod resume;
 mod screen;
 mod server;
+mod set;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use net::api::{After, Work};
 use net::clock::{Clock, Stop};
-use net::deploy::{Deploy, HostState, Rules, Ssh};
+use net::deploy::{Deploy, HostState, Rules};
 use serde_json::json;
 
 pub(crate) use self::args::Args;
@@ -41,11 +43,15 @@ fn deploy(context: &Context, args: &Args) -> Result<()> {
         let text = "--disk, --at, --wake and --restart are for machines that boot from the network";
         return Err(Failure::new(Exit::Usage, text).hint("--target says where hosts get the image"));
     }
-    let entries = inventory::read(&by.to, by.inventory.as_deref())?;
+    if by.commit || by.suspend {
+        return set::run(context, args);
+    }
+    let mut entries = inventory::read(&by.to, by.inventory.as_deref())?;
     let rules = by.rules(entries.len());
+    let members = if by.resume { resume::assign(context, args, &mut entries)? } else { Vec::new() };
     // What is wrong with a target or a script is told before a server starts.
-    let drafts = job::drafts(by, &entries)?;
-    let source = server::Source::open(context, &args.name, &args.server)?;
+    let drafts = job::drafts(by, &entries, &members)?;
+    let source = server::Source::open(context, args)?;
     let (version, reference) = (source.version(), source.reference());
     if context.global.dry_run {
         return plan(context, &reference, &drafts, &rules);
@@ -54,9 +60,15 @@ fn deploy(context: &Context, args: &Args) -> Result<()> {
         let question = format!("{} on {} will be overwritten", job::targets(&drafts), count(drafts.len()));
         prompt::confirm(&question, "say --yes if you are sure")?;
     }
+    if by.attaches() && !source.stays() {
+        let text = "attached disks fetch what they need when this program has ended: they need a server";
+        return Err(
+            Failure::new(Exit::Usage, text).hint("`diskcast serve` serves a repository; name it by --server")
+        );
+    }
     let serving = source.serve(by.advertise.as_deref())?;
     let jobs: Vec<_> = drafts.iter().map(|draft| draft.job(&serving, (&reference, version))).collect();
-    let ssh = Ssh::new(&by.ssh, by.program.clone(), by.sudo);
+    let ssh = by.ssh();
     let stop = Stop::new();
     let asked = stop.clone();
     interrupt::cooperate(move || asked.stop())?;
@@ -83,7 +95,8 @@ fn plan(context: &Context, reference: &str, drafts: &[job::Draft], rules: &Rules
         let wave = number / rules.wave.max(1) + 1;
         let (host, options) = (&draft.name, draft.options.join(" "));
         records.push(json!({
-            "type": "plan", "host": host, "wave": wave, "image": reference, "target": draft.target,
+            "type": "plan", "host": host, "wave": wave, "image": draft.reference.as_deref().unwrap_or(reference),
+            "target": draft.target,
             "options": draft.options,
         }));
         table.row([host.clone(), wave.to_string(), draft.target.clone(), options]);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use image::Manifest;
-use image::manifest::PartitionRecord;
+use image::manifest::{Member, PartitionRecord};
 use serde_json::json;
 
 use super::Context;
@@ -77,6 +77,9 @@ fn text(version: &Manifest, digest: &str, tags: &[String], signers: &[String]) -
             show_bytes(version.chunk_bytes.into())
         ),
     );
+    for Member { name, image, number, .. } in &version.members {
+        line("member", format!("{name}: {image}@{number}"));
+    }
     version.labels.iter().for_each(|(key, value)| line("label", format!("{key}={value}")));
     version.warnings.iter().for_each(|warning| line("warning", warning.clone()));
     let id = version.disk.id.as_deref().map(|id| format!(" {id}")).unwrap_or_default();

@@ -45,6 +45,7 @@ pub(crate) fn commit(context: &Context, args: &RunningDisk, what: &What<'_>) -> 
         merge: what.merge,
         quiesce: args.quiesce.as_ref().map(absolute).transpose()?,
         limit_seconds: args.quiesce_limit.as_secs(),
+        orders: None,
     });
     let began = clock::now();
     let mut moment = None;
@@ -92,5 +93,6 @@ fn absolute(quiesce: &Quiesce) -> std::io::Result<Quiesce> {
     match quiesce {
         Quiesce::Agent(path) => std::path::absolute(path).map(Quiesce::Agent),
         Quiesce::Mount(path) => std::path::absolute(path).map(Quiesce::Mount),
+        Quiesce::Monitor(path) => std::path::absolute(path).map(Quiesce::Monitor),
     }
 }

@@ -1,18 +1,20 @@
 //! `diskcast work`: does on this host what a program elsewhere says. formats/deploy.md.
 
+mod attach;
 mod child;
 mod copy;
+mod member;
 mod speaker;
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use net::api::{GO, HostJob, HostWord, WORK_FORMAT};
+use net::api::{GO, HostJob, HostWord, MemberJob, WORK_FORMAT};
 
 use self::child::Work;
 use self::speaker::Speaker;
-use crate::args::Keeping;
+use crate::args::{DisksFolder, Keeping};
 use crate::exit::{Exit, Failure, Result};
 
 /// Longest job, in bytes.
@@ -30,6 +32,8 @@ Examples:
 pub(crate) struct Args {
     #[command(flatten)]
     pub keeping: Keeping,
+    #[command(flatten)]
+    pub place: DisksFolder,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -37,6 +41,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // One buffer for all of it: what comes behind the first line may be in it already.
     let mut input = BufReader::new(std::io::stdin());
     input.by_ref().take(JOB_BYTES_MAX).read_line(&mut line)?;
+    if let Ok(job @ MemberJob { format: WORK_FORMAT, .. }) = serde_json::from_str(&line) {
+        return member::run(&job, &args.place, input);
+    }
     let work = Arc::new(Work::default());
     let spoken = Arc::clone(&work);
     let speaker = Speaker::start(move || spoken.call_off())?;
@@ -49,7 +56,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         watched.call_off();
     })?;
-    let done = parse(&line).and_then(|job| work.run(&job, &server(&job)?, &args.keeping, &speaker));
+    let done =
+        parse(&line).and_then(|job| work.run(&job, &server(&job)?, (&args.keeping, &args.place), &speaker));
     let word = match done {
         Ok((root, report)) => HostWord::Ready { root, report },
         Err(failure) => {

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
+use net::api::SetOrder;
 use net::clock::Stop;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,12 +36,38 @@ pub(super) trait Rule: Send + Sync + 'static {
 /// The client of a request. Any thread may send it answers before the last one; it may disconnect at any time.
 pub(super) struct Asker {
     stream: Mutex<UnixStream>,
+    /// Its requests, and orders for the one that is performed.
+    lines: Mutex<BufReader<UnixStream>>,
     gone: Stop,
 }
 
 impl Asker {
-    fn new(stream: UnixStream) -> Self {
-        Self { stream: Mutex::new(stream), gone: Stop::new() }
+    fn new(stream: UnixStream) -> std::io::Result<Self> {
+        let lines = Mutex::new(BufReader::new(stream.try_clone()?));
+        Ok(Self { stream: Mutex::new(stream), lines, gone: Stop::new() })
+    }
+
+    /// Waits for an order that the client gives while its request is performed, for `limit` at most.
+    ///
+    /// # Errors
+    /// `Unreachable` if the client says nothing for so long, or has disconnected.
+    pub(super) fn order(&self, limit: Option<Duration>) -> Result<SetOrder> {
+        let mut lines = self.lines.lock();
+        // A limit of zero would be none.
+        let limit = limit.map(|limit| limit.max(Duration::from_millis(1)));
+        let lost =
+            |why: &str| Error::new(ErrorKind::Unreachable, format!("the client that gives orders {why}"));
+        lines
+            .get_ref()
+            .set_read_timeout(limit)
+            .map_err(|error| base::Error::from_io("wait for an order", error))?;
+        let received = receive::<SetOrder>(&mut lines);
+        let _ = lines.get_ref().set_read_timeout(Some(PATIENCE));
+        match received {
+            Ok(order) => order.ok_or_else(|| lost("has disconnected")),
+            Err(error) if error.kind() == ErrorKind::Invalid => Err(error),
+            Err(_) => Err(lost(&format!("says nothing for {:?}", limit.unwrap_or_default()))),
+        }
     }
 
     /// Sends an answer before the last one.
@@ -163,11 +190,10 @@ impl Drop for Place {
 fn converse(stream: UnixStream, rule: &dyn Rule) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut lines = BufReader::new(stream.try_clone()?);
-    let asker = Arc::new(Asker::new(stream));
+    let asker = Arc::new(Asker::new(stream)?);
     loop {
-        let received = receive(&mut lines);
-        let detaches = matches!(received, Ok(Some(Request::Detach { .. })));
+        let received = receive(&mut asker.lines.lock());
+        let detaches = received.as_ref().is_ok_and(|request| request.as_ref().is_some_and(Request::detaches));
         let answer = match received {
             Ok(None) => return Ok(()),
             Err(error) => {

@@ -15,6 +15,7 @@ mod socket;
 mod tls;
 mod watch;
 
+use std::cell::RefCell;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -38,7 +39,9 @@ use listen::{counting, exports, listen};
 use watch::Watcher;
 
 pub use event::{Event, Log};
-pub use protocol::{Answer, CommitRequest, Committed, Damaged, Request, Status, Waits, ask};
+pub use protocol::{
+    Afterwards, Answer, CommitRequest, Committed, Conversation, Damaged, Orders, Request, Status, Waits, ask,
+};
 pub use quiesce::Quiesce;
 use settings::of_disk;
 pub use settings::{CacheSettings, KeySettings, ServerSettings, Settings, TlsSettings};
@@ -354,11 +357,20 @@ impl Disk {
     /// Prevents any further moment of a commit, and waits for the end of the current one.
     fn thaw(&self) {
         self.begin_end();
+        self.call_off();
         drop(self.moment.lock());
+    }
+
+    /// Calls off the commit that runs, which may keep its disk frozen while it stores it.
+    fn call_off(&self) {
+        if let Some(asker) = self.asker.lock().upgrade() {
+            asker.gone().stop();
+        }
     }
 
     fn leave(&self) {
         if self.begin_end() {
+            self.call_off();
             // A frozen machine may be waiting for this disk: wait until it is thawed.
             drop(self.moment.lock());
             self.server.leave();
@@ -417,34 +429,53 @@ impl Disk {
         if let Some(quiesce) = &request.quiesce {
             quiesce.check(&self.folder)?;
         }
-        let _turn = self.turn(asker)?;
+        let turn = self.turn(asker)?;
         let stamp = (self.stamp)();
         let hears = Arc::clone(asker);
         let waits = move |words: &str| hears.tell(&Answer::Waits { message: words.to_owned() });
         let to = Arc::clone(to).for_one_commit(Arc::new(waits), asker.gone());
+        let begin_moment = || self.begin_moment();
         let committer = Committer {
             name: &self.settings.name,
             mirror: &self.mirror,
             to: &*to,
             stamp: &stamp,
-            unless_ending: &|moment| self.unless_ending(moment),
+            asker,
+            begin_moment: &begin_moment,
+            stays: RefCell::new(None),
         };
-        let done = committer.commit(request, &|answer| asker.tell(answer));
+        let done = committer.commit(request);
         match &done {
             Err(_) if asker.gone().is_stopped() => (self.log)(&Event::CommitCalledOff),
             Ok(done) if done.changed => (self.log)(&Event::from(done)),
             Ok(_) => {}
             Err(error) => (self.log)(&Event::CommitFailed { error: base::chain(error) }),
         }
-        done.map(Answer::Committed)
+        let done = done?;
+        let held = committer.stays.take();
+        let Some(held) = held else { return Ok(Answer::Committed(done)) };
+        asker.tell(&Answer::Stored(done));
+        committer.wait_for_the_end(|| self.check_runs())?;
+        if !self.begin_end() {
+            return Err(self.refusal("ends already"));
+        }
+        let ended = held.end(|| {
+            // What the machine still waits for must not be answered.
+            self.server.leave();
+            self.close()
+        });
+        drop(turn);
+        self.set_phase(Phase::Closed);
+        ended.map(|()| Answer::Detached { discarded: false })
     }
 
-    fn unless_ending(&self, moment: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        let _moment = self.moment.lock();
-        if *self.phase.lock() != Phase::Runs {
-            return Err(self.refusal("is about to end"));
-        }
-        moment()
+    fn begin_moment(&self) -> Result<MutexGuard<'_, ()>> {
+        let moment = self.moment.lock();
+        self.check_runs().map(|()| moment)
+    }
+
+    fn check_runs(&self) -> Result<()> {
+        if *self.phase.lock() == Phase::Runs { Ok(()) } else { Err(self.refusal("is about to end")) }
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
+use net::api::SetOrder;
 use serde::{Deserialize, Serialize};
 
 use super::quiesce::Quiesce;
@@ -36,9 +37,23 @@ pub struct CommitRequest {
     /// What to freeze around the moment.
     #[serde(default)]
     pub quiesce: Option<Quiesce>,
-    /// Time limit for freezing it, in seconds.
+    /// Time limit for freezing it, in seconds. With orders: the longest time that anything is frozen.
     #[serde(default = "limit_seconds")]
     pub limit_seconds: u64,
+    /// Whether the moment is that of other disks, too: then the client gives orders ([`SetOrder`]), and the version
+    /// follows whatever is the newest one of its image.
+    #[serde(default)]
+    pub orders: Option<Afterwards>,
+}
+
+/// What becomes of a disk after the moment of a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Afterwards {
+    /// It runs on.
+    Runs,
+    /// It stays frozen until the set is there, and is detached then.
+    Ends,
 }
 
 fn limit_seconds() -> u64 {
@@ -81,12 +96,27 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether the disk ends with its answer.
+    pub(super) fn detaches(&self) -> bool {
+        match self {
+            Self::Status => false,
+            Self::Commit(request) => request.orders == Some(Afterwards::Ends),
+            Self::Detach { .. } => true,
+        }
+    }
+}
+
 /// An answer of a disk.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Answer {
     /// The state of the disk.
     Status(Box<Status>),
+    /// A commit with orders has done what it can before the freeze; more answers follow.
+    Prepared,
+    /// The disk stands still for a commit with orders; more answers follow.
+    Frozen,
     /// The moment of a commit is over and the machine runs on; more answers follow.
     Moment {
         /// Whether something was frozen around it.
@@ -99,6 +129,8 @@ pub enum Answer {
         /// Text for people.
         message: String,
     },
+    /// The version is there, and the disk stays frozen; `detached` follows, or an error.
+    Stored(Committed),
     /// The commit is done.
     Committed(Committed),
     /// The disk is durable and no longer served.
@@ -257,10 +289,75 @@ pub struct Damaged {
 /// # Errors
 /// `NotRunning` if no process runs the disk; the errors that the disk answers; `Io`.
 pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> Result<Answer> {
-    let path = folder.join(SOCKET);
+    Conversation::open(folder, request)?.listen(hear)
+}
+
+/// A request that was sent, and its answers.
+pub struct Conversation {
+    path: PathBuf,
+    stream: UnixStream,
+}
+
+impl Conversation {
+    /// Sends a request to the process of the disk in `folder`.
+    ///
+    /// # Errors
+    /// `NotRunning` if no process runs the disk; `Io`.
+    pub fn open(folder: &Path, request: &Request) -> Result<Self> {
+        let path = folder.join(SOCKET);
+        let stream = connect(&path, request)?;
+        Ok(Self { path, stream })
+    }
+
+    /// Another way to the same disk, for orders.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn orders(&self) -> Result<Orders> {
+        let stream = self.stream.try_clone();
+        stream.map(Orders).map_err(|error| Error::from_source(ErrorKind::Io, "give orders to a disk", error))
+    }
+
+    /// Returns the last answer; earlier ones go to `hear`.
+    ///
+    /// # Errors
+    /// The errors that the disk answers; `Io`.
+    pub fn listen(self, hear: &mut dyn FnMut(&Answer)) -> Result<Answer> {
+        let mut lines = BufReader::new(self.stream);
+        loop {
+            let Some(answer) = receive::<Answer>(&mut lines)? else {
+                let text = format!("the disk at `{}` ended before it answered", self.path.display());
+                return Err(Error::new(ErrorKind::Io, text));
+            };
+            match answer {
+                Answer::Error { kind, message } => return Err(Error::new(kind.into(), message)),
+                answer if answer.is_last() => return Ok(answer),
+                answer => hear(&answer),
+            }
+        }
+    }
+}
+
+/// Gives orders for a commit that is under way.
+pub struct Orders(UnixStream);
+
+impl Orders {
+    /// Gives one. A disk that ended is noticed by who listens.
+    pub fn give(&mut self, order: SetOrder) {
+        let _ = send(&mut self.0, &order);
+    }
+
+    /// Calls the commit off: the disk runs on.
+    pub fn call_off(&self) {
+        // It is closed already if that fails.
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn connect(path: &Path, request: &Request) -> Result<UnixStream> {
     let failed =
         |error| Error::from_source(ErrorKind::Io, format!("ask the disk at `{}`", path.display()), error);
-    let mut stream = match UnixStream::connect(&path) {
+    let mut stream = match UnixStream::connect(path) {
         Ok(stream) => stream,
         Err(error) => {
             use std::io::ErrorKind as Kind;
@@ -273,25 +370,16 @@ pub fn ask(folder: &Path, request: &Request, hear: &mut dyn FnMut(&Answer)) -> R
     // Commits and detaching may take any time.
     let patience = (*request == Request::Status).then_some(PATIENCE);
     stream.set_read_timeout(patience).and_then(|()| send(&mut stream, request)).map_err(failed)?;
-    let mut lines = BufReader::new(stream);
-    loop {
-        let Some(answer) = receive::<Answer>(&mut lines)? else {
-            let text = format!("the disk at `{}` ended before it answered", path.display());
-            return Err(Error::new(ErrorKind::Io, text));
-        };
-        match answer {
-            Answer::Error { kind, message } => return Err(Error::new(kind.into(), message)),
-            answer if answer.is_last() => return Ok(answer),
-            answer => hear(&answer),
-        }
-    }
+    Ok(stream)
 }
 
 impl Answer {
     /// Whether this answer ends the request.
     fn is_last(&self) -> bool {
         match self {
-            Self::Moment { .. } | Self::Waits { .. } => false,
+            Self::Prepared | Self::Frozen | Self::Moment { .. } | Self::Waits { .. } | Self::Stored(_) => {
+                false
+            }
             Self::Status(_) | Self::Committed(_) | Self::Detached { .. } | Self::Error { .. } => true,
         }
     }

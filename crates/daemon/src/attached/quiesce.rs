@@ -1,9 +1,9 @@
 //! Quiesces a guest or a file system around the moment of a commit, so that its cached writes are on the disk:
-//! through QEMU's guest agent, or by freezing a file system that is mounted on this host. Whatever was frozen is
-//! thawed, also after errors.
+//! through QEMU's guest agent, by QEMU's monitor, which stops the machine, or by freezing a file system that is mounted
+//! on this host. Whatever was frozen is thawed, also after errors.
 //!
-//! Source: QEMU's `qga/qapi-schema.json` (guest-sync-delimited, guest-fsfreeze-freeze, guest-fsfreeze-thaw),
-//! `fsfreeze(8)`.
+//! Source: QEMU's `qga/qapi-schema.json` (guest-sync-delimited, guest-fsfreeze-freeze, guest-fsfreeze-thaw) and
+//! `docs/interop/qmp-spec.rst` (qmp_capabilities, query-status, stop, cont, quit), `fsfreeze(8)`.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -37,6 +37,8 @@ pub enum Quiesce {
     Agent(PathBuf),
     /// The file system that is mounted at this path.
     Mount(PathBuf),
+    /// The machine whose QEMU has its monitor (QMP) at this Unix socket.
+    Monitor(PathBuf),
 }
 
 impl Quiesce {
@@ -76,12 +78,22 @@ impl Quiesce {
         done.and(thawed)
     }
 
-    fn freeze(&self, limit: Duration) -> Result<Frozen<'_>> {
+    /// Freezes it until the result is thawed or dropped. Errors are those of [`Self::around`].
+    pub(super) fn freeze(&self, limit: Duration) -> Result<Frozen<'_>> {
+        // Somebody else stopped that machine, and may want it so.
+        let stands = match self {
+            Self::Monitor(socket) => !Guest::runs(socket, limit)?,
+            _ => false,
+        };
         // From here on it may be frozen, whatever the answer says, or become frozen later: it must be thawed.
-        let frozen = Frozen { what: self, limit, over: false };
+        let frozen = Frozen { what: self, limit, over: stands };
+        if stands {
+            return Ok(frozen);
+        }
         let done = match self {
             Self::Agent(socket) => Guest::ask(socket, "guest-fsfreeze-freeze", limit),
             Self::Mount(path) => fsfreeze("--freeze", path, limit),
+            Self::Monitor(socket) => Guest::command(socket, "stop", limit).map(drop),
         };
         match done {
             Ok(()) => Ok(frozen),
@@ -97,7 +109,7 @@ impl Quiesce {
 }
 
 /// Something that may be frozen; thawed when this is dropped, if not before.
-struct Frozen<'a> {
+pub(super) struct Frozen<'a> {
     what: &'a Quiesce,
     limit: Duration,
     over: bool,
@@ -108,11 +120,25 @@ impl Frozen<'_> {
         self.over = true;
     }
 
-    fn thaw(&mut self) -> Result<()> {
-        self.over = true;
+    /// Ends a machine that was stopped; whatever else is frozen is thawed.
+    pub(super) fn end(mut self) -> Result<()> {
+        match self.what {
+            Quiesce::Monitor(socket) => {
+                self.over = true;
+                Guest::command(socket, "quit", self.limit).map(drop)
+            }
+            _ => self.thaw(),
+        }
+    }
+
+    pub(super) fn thaw(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.over, true) {
+            return Ok(());
+        }
         let once = || match self.what {
             Quiesce::Agent(socket) => Guest::ask(socket, "guest-fsfreeze-thaw", self.limit),
             Quiesce::Mount(path) => fsfreeze("--unfreeze", path, self.limit),
+            Quiesce::Monitor(socket) => Guest::command(socket, "cont", self.limit).map(drop),
         };
         let mut last = once();
         for _ in 1..THAWS_MAX {
@@ -124,6 +150,7 @@ impl Frozen<'_> {
         let what = match self.what {
             Quiesce::Agent(socket) => format!("the guest behind `{}`", socket.display()),
             Quiesce::Mount(path) => format!("the file system at `{}`", path.display()),
+            Quiesce::Monitor(socket) => format!("the machine behind `{}`", socket.display()),
         };
         last.map_err(|error| {
             Error::from_source(ErrorKind::Io, format!("thaw {what}, which may be frozen"), error)
@@ -140,7 +167,7 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// One connection to a guest agent, with a time limit for all of it.
+/// One connection to a guest agent or a monitor, with a time limit for all of it.
 struct Guest<'a> {
     stream: UnixStream,
     socket: &'a Path,
@@ -153,6 +180,31 @@ impl<'a> Guest<'a> {
     /// Executes one command. `Refused` if the agent answers with an error, `Unreachable` if it does not answer in
     /// time.
     fn ask(socket: &'a Path, command: &str, limit: Duration) -> Result<()> {
+        let mut guest = Self::reach(socket, limit)?;
+        guest.synchronize()?;
+        guest.execute(command).map(drop)
+    }
+
+    /// The same with QEMU's monitor. Returns what it answers.
+    fn command(socket: &'a Path, command: &str, limit: Duration) -> Result<Value> {
+        let mut monitor = Self::reach(socket, limit)?;
+        monitor.execute("qmp_capabilities")?;
+        monitor.execute(command)
+    }
+
+    /// Whether the machine behind a monitor runs. `Refused` if that is not known: then nothing was stopped.
+    fn runs(socket: &'a Path, limit: Duration) -> Result<bool> {
+        let status = Self::command(socket, "query-status", limit).map_err(|error| {
+            Error::from_source(
+                ErrorKind::Refused,
+                format!("ask the monitor at `{}`", socket.display()),
+                error,
+            )
+        })?;
+        Ok(status["running"] == true)
+    }
+
+    fn reach(socket: &'a Path, limit: Duration) -> Result<Self> {
         let stream = UnixStream::connect(socket).map_err(|error| {
             // No command was sent, so nothing is frozen.
             Error::from_source(
@@ -161,16 +213,21 @@ impl<'a> Guest<'a> {
                 error,
             )
         })?;
-        let mut guest = Self { stream, socket, clock: Clock::start(), limit, received: Vec::new() };
-        guest.synchronize()?;
-        guest.send(&[], &json!({ "execute": command }))?;
-        let answer = guest.receive()?;
-        match answer.get("error") {
-            None => Ok(()),
-            Some(error) => {
+        Ok(Self { stream, socket, clock: Clock::start(), limit, received: Vec::new() })
+    }
+
+    /// Executes a command, and returns what is answered. Greetings and events of a monitor are no answers.
+    fn execute(&mut self, command: &str) -> Result<Value> {
+        self.send(&[], &json!({ "execute": command }))?;
+        loop {
+            let mut answer = self.receive()?;
+            if let Some(error) = answer.get("error") {
                 let words = error["desc"].as_str().unwrap_or("it does not say why").to_owned();
-                let text = format!("{command} of the agent at `{}`: {words}", socket.display());
-                Err(Error::new(ErrorKind::Refused, text))
+                let text = format!("{command} of the agent at `{}`: {words}", self.socket.display());
+                return Err(Error::new(ErrorKind::Refused, text));
+            }
+            if answer.get("return").is_some() {
+                return Ok(answer["return"].take());
             }
         }
     }

@@ -56,6 +56,8 @@ pub enum Copies {
     Overlay,
     /// A raw file that shares the image's blocks.
     Share,
+    /// An attached disk of this name, which runs from the server at once.
+    Attach,
 }
 
 /// What a host says: a line of its standard output. [`Self::Ready`] and [`Self::Failed`] are the last ones.

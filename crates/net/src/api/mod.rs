@@ -13,6 +13,7 @@ pub mod path;
 mod probes;
 mod problem;
 mod sessions;
+mod set;
 mod statistics;
 mod swarms;
 mod tokens;
@@ -29,6 +30,7 @@ pub use machines::{
 pub use probes::{ProbeGrant, ProbeRequest, ProbeView};
 pub use problem::{Problem, ProblemKind};
 pub use sessions::{Family, Key, MULTICAST_VERSION, PublicKey, SessionGrant, SessionId, SessionRequest};
+pub use set::{MemberJob, MemberWord, ORDER_SILENCE_SECONDS, SetOrder};
 pub use statistics::{ReceiverStatistics, SessionStatistics, Sessions};
 pub use swarms::{Name, SwarmGrant, SwarmRequest, TransferKey};
 pub use tokens::TokenGrant;

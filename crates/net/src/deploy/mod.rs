@@ -3,6 +3,8 @@
 mod attempt;
 mod meeting;
 mod private;
+mod program;
+mod set;
 mod ssh;
 
 use std::collections::BTreeMap;
@@ -17,6 +19,7 @@ pub use proto::deploy::{Counts, Deploy, HostState, Rules};
 
 use self::attempt::Attempt;
 pub use self::meeting::Meeting;
+pub use self::set::{Checkpoint, Failure, Member, Phase, SetRules, Standing, Stored, make_set};
 pub use self::ssh::{Address, Ssh};
 
 /// How often the caller is told of the time that passes, and of what changed.

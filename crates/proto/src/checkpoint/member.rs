@@ -73,6 +73,11 @@ impl Member {
         self.runs() && !std::mem::replace(&mut self.stopped, true)
     }
 
+    /// Whether its program runs, and was not told to end.
+    pub(super) fn goes_on(&self) -> bool {
+        self.runs() && !self.stopped
+    }
+
     /// Keeps why it is stopped, for its end.
     pub(super) fn note(&mut self, why: String) {
         self.noted.get_or_insert(why);
@@ -80,7 +85,7 @@ impl Member {
 
     /// When it hangs if nothing is heard of it. One that was stopped is ended by the driver.
     pub(super) fn silent_at(&self, rules: &Rules) -> Option<Instant> {
-        self.heard.filter(|_| !self.stopped).map(|heard| heard + rules.silence)
+        self.heard.filter(|_| self.goes_on()).map(|heard| heard + rules.silence)
     }
 
     /// Takes what it said while all were in `phase`. `Err` if that means that the round fails: why, and whether

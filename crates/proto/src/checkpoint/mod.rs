@@ -169,7 +169,10 @@ impl Checkpoint {
     pub fn wakes(&self) -> Option<Instant> {
         let of_phase = match self.phase {
             Phase::Pausing(until) => Some(until),
-            Phase::Preparing(since) | Phase::Finishing(since) => Some(since + self.rules.standstill),
+            Phase::Preparing(since) => Some(since + self.rules.standstill),
+            Phase::Finishing(since) => {
+                self.members.iter().any(Member::goes_on).then(|| since + self.rules.standstill)
+            }
             Phase::Freezing(since) => Some(since + self.rules.freeze),
             _ => None,
         };

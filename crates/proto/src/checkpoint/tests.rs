@@ -125,3 +125,16 @@ fn who_is_silent_is_stopped() {
     assert_eq!(set.next(at(31)), [0, 1].map(|host| Action::Stop { host }));
     assert_eq!(set.failure().unwrap().host, Some(1));
 }
+
+#[test]
+fn one_that_was_told_to_end_at_last_is_not_told_again() {
+    let mut set = after(&[Said::Prepared, Said::Frozen, Said::Stored]);
+    set.published(Ok(()), at(2));
+    set.heard(0, 1, Said::Ended, at(2));
+    for second in 3..302 {
+        set.heard(1, 1, Said::Alive, at(second));
+        assert_eq!(set.next(at(second)), []);
+    }
+    assert_eq!(set.next(at(302)), [Action::Stop { host: 1 }]);
+    assert_eq!((set.next(at(302)), set.wakes()), (vec![], None));
+}

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use net::api::Copies;
-use net::deploy::Rules;
+use net::deploy::{Rules, Ssh};
 
+use crate::args::QUIESCE;
 use crate::args::parse::{parse_lifetime, parse_window};
 use crate::commands::hosts::{At, Terms};
 
@@ -27,6 +28,8 @@ Examples:
   diskcast deploy web --to 'node[01-16]' --target /dev/vg0/web
   diskcast deploy web:stable --to rack4 --inventory hosts.ini --target /srv/vm/{host}.img --wave 8 -- --grow
   diskcast deploy web --to @deploy-web.retry
+  diskcast deploy shop --commit --to db1,web1,web2 --target vm1      their disks at one moment
+  diskcast deploy shop --resume --to db7,web7,web8 --target vm1 --server https://10.0.0.1:7717
   diskcast deploy classroom lab-07                                   boots from the network
   diskcast deploy classroom@12 lab --wake --at 2026-12-01T22:30:00+01:00"
 )]
@@ -53,6 +56,20 @@ pub(crate) struct Args {
     pub by_ssh: BySsh,
 }
 
+/// What a set has no use for.
+const NOT_OF_SETS: [&str; 10] = [
+    "copy",
+    "at_once",
+    "wave",
+    "stagger",
+    "failures",
+    "host_time",
+    "before",
+    "written",
+    "advertise",
+    "options",
+];
+
 /// How hosts get it that are reached by ssh.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "By ssh")]
@@ -71,6 +88,22 @@ pub(crate) struct BySsh {
     /// Keep the image on each host, and make the target a copy of it: at once, if the host has the image
     #[arg(long, value_enum, value_name = "FORM", requires = "to", conflicts_with_all = ["written", "options"])]
     pub copy: Option<CopyForm>,
+    /// Make NAME a set: the attached disks that --target names, as they are at one moment on all hosts
+    #[arg(long, requires = "to", conflicts_with_all = NOT_OF_SETS)]
+    pub commit: bool,
+    /// The same, and the machines end with that moment: their disks are detached when the set is there
+    #[arg(long, requires = "to", conflicts_with = "commit", conflicts_with_all = NOT_OF_SETS)]
+    pub suspend: bool,
+    /// Attach the disks of the set NAME: its members in their order, one on each host, with the name --target.
+    /// `{member}` stands for the host that a disk comes from. Options behind `--` are those of `diskcast attach`
+    #[arg(long, requires = "to", conflicts_with_all = ["commit", "suspend", "copy", "written"])]
+    pub resume: bool,
+    /// For --commit and --suspend: freeze the machine, too, as `diskcast commit --quiesce` does
+    #[arg(long, value_name = QUIESCE, requires = "to")]
+    pub quiesce: Option<String>,
+    /// Longest time that machines are frozen until all are; if one needs longer, all run on, and there is no set
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10s", requires = "to")]
+    pub quiesce_limit: Duration,
     /// Hosts that are at work at the same time
     #[arg(long, value_name = "HOSTS", default_value_t = 64, requires = "to")]
     pub at_once: usize,
@@ -128,6 +161,8 @@ pub(crate) enum CopyForm {
     Overlay,
     /// A file that shares the image's blocks, on XFS or btrfs
     Share,
+    /// An attached disk with the target's name, which runs at once and fetches what it needs from the server
+    Attach,
 }
 
 impl CopyForm {
@@ -135,11 +170,22 @@ impl CopyForm {
         match self {
             Self::Overlay => Copies::Overlay,
             Self::Share => Copies::Share,
+            Self::Attach => Copies::Attach,
         }
     }
 }
 
 impl BySsh {
+    /// Whether targets become attached disks.
+    pub(super) fn attaches(&self) -> bool {
+        self.resume || self.copy == Some(CopyForm::Attach)
+    }
+
+    /// How hosts are reached.
+    pub(super) fn ssh(&self) -> Ssh {
+        Ssh::new(&self.ssh, self.program.clone(), self.sudo)
+    }
+
     pub(super) fn rules(&self, hosts: usize) -> Rules {
         Rules {
             at_once: self.at_once,

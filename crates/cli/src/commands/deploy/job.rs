@@ -18,6 +18,8 @@ const PORT: &[&str] = &["port", "ansible_port"];
 #[derive(Debug)]
 pub(super) struct Draft {
     pub name: String,
+    /// Its own version, if hosts get different ones: `image@number`.
+    pub reference: Option<String>,
     pub target: String,
     pub options: Vec<String>,
     address: Address,
@@ -26,42 +28,64 @@ pub(super) struct Draft {
     written: Option<String>,
 }
 
-/// The jobs of all hosts. A variable that a host lacks is wrong usage.
-pub(super) fn drafts(by: &BySsh, entries: &[Entry]) -> Result<Vec<Draft>> {
+/// The jobs of all hosts; `references` has the version of each if they get different ones. A variable that a host lacks
+/// is wrong usage.
+pub(super) fn drafts(by: &BySsh, entries: &[Entry], references: &[String]) -> Result<Vec<Draft>> {
     let written = by.written.as_ref().map(|path| {
         std::fs::read_to_string(path)
             .map_err(|error| base::Error::from_io(format!("read `{}`", path.display()), error))
     });
     let written = written.transpose()?;
-    entries.iter().map(|entry| draft(by, entry, written.as_deref())).collect()
+    let references = references.iter().cloned().map(Some).chain(std::iter::repeat(None));
+    let hosts = entries.iter().zip(references);
+    hosts.map(|(entry, reference)| draft(by, entry, reference, written.as_deref())).collect()
 }
 
-fn draft(by: &BySsh, entry: &Entry, written: Option<&str>) -> Result<Draft> {
-    let variable = |names: &[&str]| names.iter().find_map(|name| entry.variables.get(*name)).cloned();
-    let wrong = |what: String| Failure::new(Exit::Usage, format!("{}: {what}", entry.name));
-    let target = by.target.clone().or_else(|| variable(&["target"]));
+fn draft(by: &BySsh, entry: &Entry, reference: Option<String>, written: Option<&str>) -> Result<Draft> {
+    let filled = |text: &str| fill(text, entry).map_err(|what| wrong(entry, &what));
+    Ok(Draft {
+        name: entry.name.clone(),
+        reference,
+        target: target(by, entry)?,
+        options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
+        address: reach(entry)?,
+        copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
+        before: by.before.as_deref().map(filled).transpose()?,
+        written: written.map(str::to_owned),
+    })
+}
+
+fn wrong(entry: &Entry, what: &str) -> Failure {
+    Failure::new(Exit::Usage, format!("{}: {what}", entry.name))
+}
+
+fn variable(entry: &Entry, names: &[&str]) -> Option<String> {
+    names.iter().find_map(|name| entry.variables.get(*name)).cloned()
+}
+
+/// What a host is to write or to commit.
+pub(super) fn target(by: &BySsh, entry: &Entry) -> Result<String> {
+    let target = by.target.clone().or_else(|| variable(entry, &["target"]));
     let target = target.ok_or_else(|| {
-        wrong("nothing says where it gets the image".to_owned())
+        wrong(entry, "nothing says where it gets the image, or which disk is meant")
             .hint("--target /dev/sda for all, or the variable `target` of the host in the inventory")
     })?;
+    fill(&target, entry).map_err(|what| wrong(entry, &what))
+}
+
+/// How a host is reached.
+pub(super) fn reach(entry: &Entry) -> Result<Address> {
     let (user, host) = match entry.name.rsplit_once('@') {
         Some((user, host)) => (Some(user.to_owned()), host.to_owned()),
         None => (None, entry.name.clone()),
     };
-    let port = variable(PORT).map(|port| port.parse().map_err(|_| wrong(format!("`{port}` is no port"))));
-    let filled = |text: &str| fill(text, entry).map_err(&wrong);
-    Ok(Draft {
-        name: entry.name.clone(),
-        target: filled(&target)?,
-        options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
-        address: Address {
-            host: variable(ADDRESS).unwrap_or(host),
-            user: user.or_else(|| variable(USER)),
-            port: port.transpose()?,
-        },
-        copy: by.copy.map(CopyForm::of_job),
-        before: by.before.as_deref().map(filled).transpose()?,
-        written: written.map(str::to_owned),
+    let port = variable(entry, PORT)
+        .map(|port| port.parse().map_err(|_| wrong(entry, &format!("`{port}` is no port"))))
+        .transpose()?;
+    Ok(Address {
+        host: variable(entry, ADDRESS).unwrap_or(host),
+        user: user.or_else(|| variable(entry, USER)),
+        port,
     })
 }
 
@@ -71,7 +95,7 @@ impl Draft {
             format: WORK_FORMAT,
             server: serving.url.clone(),
             token: serving.token.clone(),
-            reference: reference.to_owned(),
+            reference: self.reference.clone().unwrap_or_else(|| reference.to_owned()),
             target: self.target.clone(),
             root: root.to_hex(),
             copy: self.copy,
@@ -97,7 +121,7 @@ pub(super) fn targets(drafts: &[Draft]) -> String {
 }
 
 /// Puts the host's variables where their names stand in braces.
-fn fill(text: &str, entry: &Entry) -> std::result::Result<String, String> {
+pub(super) fn fill(text: &str, entry: &Entry) -> std::result::Result<String, String> {
     let (mut filled, mut rest) = (String::new(), text);
     while let Some((before, after)) = rest.split_once('{') {
         filled.push_str(before);

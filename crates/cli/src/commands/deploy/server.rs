@@ -12,8 +12,8 @@ use net::clock::Stop;
 use store::Repository;
 use tempfile::TempDir;
 
+use super::args::Args;
 use crate::commands::Context;
-use crate::commands::hosts::At;
 use crate::exit::Result;
 use crate::{connect, repository, version};
 
@@ -37,18 +37,19 @@ pub(super) struct Serving {
 }
 
 impl Source {
-    /// Finds the version `name`.
-    pub(super) fn open(context: &Context, name: &str, at: &At) -> Result<Self> {
-        let reference = repository::reference(name)?;
+    /// Finds the version that hosts get, or the set.
+    pub(super) fn open(context: &Context, args: &Args) -> Result<Self> {
+        let (reference, at) = (repository::reference(&args.name)?, &args.server);
+        let find = if args.by_ssh.resume { version::sight } else { version::find };
         let Some(server) = &at.server else {
             let repository = Arc::new(repository::open(&context.global)?);
             let place = repository::place(&context.global)?;
-            let version = version::find(context, &*repository, &place, &reference)?;
+            let version = find(context, &*repository, &place, &reference)?;
             return Ok(Self::Here { repository, version });
         };
         let given = connect::token(&at.access)?.to_string();
         let client = connect::client(server, &at.access, &context.global.keys, Stop::new(), context.output)?;
-        let version = version::find(context, &client, client.url(), &reference)?;
+        let version = find(context, &client, client.url(), &reference)?;
         Ok(Self::There { url: client.url().to_owned(), token: given, version })
     }
 
@@ -66,6 +67,11 @@ impl Source {
     /// The version with its number.
     pub(super) fn reference(&self) -> String {
         format!("{}@{}", self.manifest().image, self.manifest().number)
+    }
+
+    /// Whether its server stays when this program has ended.
+    pub(super) fn stays(&self) -> bool {
+        matches!(self, Self::There { .. })
     }
 
     /// Serves it. `address`: this machine, for the hosts.

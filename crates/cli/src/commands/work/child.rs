@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use super::copy;
 use super::speaker::Speaker;
-use crate::args::Keeping;
+use super::{attach, copy};
+use crate::args::{DisksFolder, Keeping};
 use crate::exit::{Exit, Failure, Result};
 
 /// Folder of the locks: one for each target that is worked on. All users may write there.
@@ -64,7 +64,7 @@ impl Work {
         &self,
         job: &HostJob,
         server: &str,
-        keeping: &Keeping,
+        (keeping, place): (&Keeping, &DisksFolder),
         speaker: &Speaker,
     ) -> Result<(String, Value)> {
         let _lock = self.lock(&job.target, speaker)?;
@@ -78,6 +78,7 @@ impl Work {
         let fetch = |job: &HostJob| self.fetch(job, server, speaker);
         let done = match job.copy {
             None => fetch(job),
+            Some(Copies::Attach) => attach::make(job, server, place, (&self.stop, speaker)),
             Some(copies) => copy::make(job, copies, keeping, (&self.stop, speaker), fetch),
         }?;
         if let Some(size) = job.size_bytes.filter(|_| job.copy != Some(Copies::Overlay)) {

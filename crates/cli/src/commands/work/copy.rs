@@ -36,6 +36,7 @@ pub(super) fn make(
     match copies {
         Copies::Overlay => base.overlay(&kept, target, job.size_bytes)?,
         Copies::Share => base.share(target)?,
+        Copies::Attach => unreachable!("such a disk needs no image here"),
     }
     Ok((job.root.clone(), report))
 }

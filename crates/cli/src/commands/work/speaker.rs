@@ -7,6 +7,7 @@ use std::time::Duration;
 use net::api::HostWord;
 use net::clock::Stop;
 use parking_lot::Mutex;
+use serde::Serialize;
 
 use crate::exit::Result;
 
@@ -42,7 +43,7 @@ impl Speaker {
         self.alive();
     }
 
-    pub(super) fn say(&self, word: &HostWord) {
+    pub(super) fn say(&self, word: &impl Serialize) {
         let mut line = serde_json::to_vec(word).expect("words are plain data");
         line.push(b'\n');
         let mut stdout = std::io::stdout().lock();
@@ -52,7 +53,7 @@ impl Speaker {
     }
 
     /// The last word.
-    pub(super) fn end(&self, word: &HostWord) {
+    pub(super) fn end(&self, word: &impl Serialize) {
         self.ended.stop();
         self.say(word);
     }
