@@ -50,7 +50,7 @@ impl Program {
     pub(super) fn start<T: Send + 'static>(
         mut command: Command,
         first: &impl Serialize,
-        talk: impl FnOnce(Listener) -> T + Send + 'static,
+        talk: impl FnOnce(&Self, Listener) -> T + Send + 'static,
         ended: impl FnOnce(Option<T>, End) + Send + 'static,
     ) -> Result<Self, String> {
         let name = command.get_program().to_string_lossy().into_owned();
@@ -70,7 +70,7 @@ impl Program {
             running.send(&line);
             let listening = running.clone();
             let said = aside(move || {
-                let said = talk(Listener { stdout: stdout.map(BufReader::new) });
+                let said = talk(&listening, Listener { stdout: stdout.map(BufReader::new) });
                 // Whoever said its last word, or too much, has nothing to do any more.
                 listening.call_off();
                 said
@@ -89,7 +89,8 @@ impl Program {
         self.send(&line_of(what));
     }
 
-    fn send(&self, line: &[u8]) {
+    /// Passes on what is a line.
+    pub(super) fn send(&self, line: &[u8]) {
         // A client that is gone says why.
         let _ = self.0.stdin.lock().as_mut().map(|stdin| stdin.write_all(line));
     }

@@ -123,7 +123,7 @@ impl Driver<'_> {
                 let sender = self.sender.clone();
                 let say = move |what| drop(sender.send(Heard { host, round, what }));
                 let (says, told) = (say.clone(), say.clone());
-                let talk = move |listener| listen(listener, &says);
+                let talk = move |_: &Program, listener| listen(listener, &says);
                 let ended = move |last: Option<Option<MemberWord>>, end: End| {
                     told(What::Last(outcome(last.flatten(), &end)))
                 };
