@@ -1,6 +1,7 @@
 //! Puts an image on hosts that are reached by ssh: drives [`proto::deploy`] with one program for each attempt.
 
 mod attempt;
+mod ending;
 mod meeting;
 mod private;
 mod program;
@@ -18,14 +19,13 @@ use proto::deploy::{Action, Said};
 pub use proto::deploy::{Counts, Deploy, HostState, Rules};
 
 use self::attempt::Attempt;
+use self::ending::Ending;
 pub use self::meeting::Meeting;
 pub use self::set::{Checkpoint, Failure, Member, Phase, SetRules, Standing, Stored, make_set};
 pub use self::ssh::{Address, Ssh};
 
 /// How often the caller is told of the time that passes, and of what changed.
 const TICK: Duration = Duration::from_millis(200);
-/// How long an attempt that is to end may take to do so by itself.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// A host, and what it is to do.
 #[derive(Debug, Clone)]
@@ -58,7 +58,7 @@ pub fn run(
     let clock = Clock::start();
     let (sender, words) = channel();
     let mut driver =
-        Driver { hosts, ssh, meeting, clock, sender, running: BTreeMap::new(), ending: Vec::new() };
+        Driver { hosts, ssh, meeting, clock, sender, running: BTreeMap::new(), ending: Ending::default() };
     let mut deploy = Deploy::new(hosts.len(), wanted, rules, clock.now());
     let mut called_off = false;
     loop {
@@ -84,8 +84,7 @@ struct Driver<'a> {
     clock: Clock,
     sender: Sender<Word>,
     running: BTreeMap<usize, Attempt>,
-    /// Hosts whose attempt was asked to end, and when.
-    ending: Vec<(usize, Instant)>,
+    ending: Ending,
 }
 
 impl Driver<'_> {
@@ -105,23 +104,20 @@ impl Driver<'_> {
             }
             Action::Stop { host } => {
                 self.running.get(&host).into_iter().for_each(Attempt::call_off);
-                self.ending.push((host, self.clock.now()));
+                self.ending.begins(host, self.clock.now());
             }
         }
     }
 
-    /// Ends those that were called off and are still there: their hosts may not be reachable any more.
+    /// Ends those that were called off and are still there.
     fn kill_those_that_stay(&mut self) {
         let now = self.clock.now();
-        let (running, ending) = (&self.running, &mut self.ending);
-        ending.retain(|(host, since)| {
-            let stays = running.contains_key(host);
-            let is_over = now.since(*since) >= GRACE;
-            if stays && is_over {
-                running[host].kill();
-            }
-            stays && !is_over
-        });
+        let running = &self.running;
+        self.ending.kill_those_that_stay(
+            now,
+            |host| running.contains_key(&host),
+            |host| running[&host].kill(),
+        );
     }
 
     /// Takes what hosts said, for `time` at most.

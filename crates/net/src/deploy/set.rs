@@ -11,8 +11,9 @@ use base::Instant;
 use proto::checkpoint::{Action, Order, Said};
 pub use proto::checkpoint::{Checkpoint, Failure, Phase, Rules as SetRules, Standing};
 
+use super::ending::Ending;
 use super::program::{End, Line, Listener, Program, may_help};
-use super::{Address, GRACE, Ssh, TICK};
+use super::{Address, Ssh, TICK};
 
 /// How often hosts are told that we are alive.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -74,7 +75,7 @@ pub fn make_set(
         sender,
         stored,
         running: BTreeMap::new(),
-        ending: vec![],
+        ending: Ending::default(),
         alive: clock.now(),
     };
     let mut set = Checkpoint::new(members.len(), rules, clock.now());
@@ -109,8 +110,7 @@ struct Driver<'a> {
     sender: Sender<Heard>,
     stored: Vec<Stored>,
     running: BTreeMap<usize, Program>,
-    /// Hosts whose program was asked to end, and when.
-    ending: Vec<(usize, Instant)>,
+    ending: Ending,
     /// When hosts were last told that we are alive.
     alive: Instant,
 }
@@ -142,7 +142,7 @@ impl Driver<'_> {
             }
             Action::Stop { host } => {
                 self.running.get(&host).into_iter().for_each(Program::call_off);
-                self.ending.push((host, self.clock.now()));
+                self.ending.begins(host, self.clock.now());
             }
             Action::Publish => unreachable!("it is done where the versions are"),
         }
@@ -155,15 +155,12 @@ impl Driver<'_> {
             self.alive = now;
             self.running.values().for_each(|program| program.tell(&SetOrder::Alive));
         }
-        let (running, ending) = (&self.running, &mut self.ending);
-        ending.retain(|(host, since)| {
-            let stays = running.contains_key(host);
-            let is_over = now.since(*since) >= GRACE;
-            if stays && is_over {
-                running[host].kill();
-            }
-            stays && !is_over
-        });
+        let running = &self.running;
+        self.ending.kill_those_that_stay(
+            now,
+            |host| running.contains_key(&host),
+            |host| running[&host].kill(),
+        );
     }
 
     /// Takes what hosts said, for `time` at most.

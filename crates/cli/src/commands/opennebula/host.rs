@@ -77,14 +77,22 @@ pub(super) struct Saved {
 /// Commands that make `PATH.save` of `path` at one moment, while `domain` runs, and remove it at the end. The machine
 /// stands still meanwhile, and goes on in every case.
 pub(super) fn still_copy(settings: &Settings, path: &str, domain: Option<&str>) -> String {
-    let virsh = &settings.virsh;
-    let copy = format!("rm -f {path}.save\ncp --reflink=auto --sparse=always {path} {path}.save");
+    let (copy, remove) = (
+        format!("rm -f {path}.save\ncp --reflink=auto --sparse=always {path} {path}.save"),
+        format!("rm -f {path}.save"),
+    );
     match domain {
-        None => format!("trap 'rm -f {path}.save' EXIT\n{copy}"),
+        None => format!("trap '{remove}' EXIT\n{copy}"),
         // A machine that stands still has given all that it wrote to its file.
-        Some(domain) => format!(
-            "trap '{virsh} resume {domain} >&2; rm -f {path}.save' EXIT\n{virsh} suspend {domain} >&2\n{copy}\n\
-             {virsh} resume {domain} >&2\ntrap 'rm -f {path}.save' EXIT"
-        ),
+        Some(domain) => while_suspended(settings, domain, &copy, &remove),
     }
+}
+
+/// Commands that run while `domain` is suspended. It goes on in every case; `last` is done at the end.
+pub(super) fn while_suspended(settings: &Settings, domain: &str, commands: &str, last: &str) -> String {
+    let virsh = &settings.virsh;
+    format!(
+        "trap '{virsh} resume {domain} >&2; {last}' EXIT\n{virsh} suspend {domain} >&2\n{commands}\n\
+         {virsh} resume {domain} >&2\ntrap '{last}' EXIT\n"
+    )
 }

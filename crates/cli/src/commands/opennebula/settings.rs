@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use net::deploy::{Address, Ssh};
@@ -43,6 +44,9 @@ pub(super) struct Settings {
     #[serde(default = "staging")]
     pub staging: PathBuf,
     repositories: BTreeMap<String, Repository>,
+    /// How hosts are reached, once that was looked for.
+    #[serde(skip)]
+    reached: OnceLock<Ssh>,
 }
 
 /// A repository that images lie in.
@@ -169,8 +173,8 @@ impl Settings {
     }
 
     /// How hosts are reached.
-    pub(super) fn ssh(&self) -> Ssh {
-        Ssh::new(&self.ssh, self.program(), false)
+    pub(super) fn ssh(&self) -> &Ssh {
+        self.reached.get_or_init(|| Ssh::new(&self.ssh, self.program(), false))
     }
 
     /// The program on hosts, with the folder of its images.

@@ -30,12 +30,7 @@ pub(super) fn act(action: &str, folder: &str, numbers: &str) -> Result<()> {
     }
     copies += &match machine.domain.as_deref().filter(|_| action.ends_with("_live")) {
         None => still,
-        Some(domain) => format!(
-            "trap '{virsh} resume {domain} >&2' EXIT\n\
-             {virsh} suspend {domain} >&2\n{still}{virsh} resume {domain} >&2\n\
-             trap - EXIT\n",
-            virsh = settings.virsh,
-        ),
+        Some(domain) => host::while_suspended(&settings, domain, &still, ":"),
     };
     host::run(&settings, &folder.host, &copies, b"").map(drop)
 }

@@ -100,7 +100,7 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     let mut told = Instant::default();
     // Without a place to meet, its host goes alone.
     let meeting = Meeting::of(root, settings.window()).ok();
-    let ways = (&settings.ssh(), meeting.as_ref());
+    let ways = (settings.ssh(), meeting.as_ref());
     let done = net::deploy::run(&[host], (root, Rules::default()), ways, &stop, |deploy, now| {
         if let HostState::Working { done, total, .. } = deploy.host(0)
             && now.since(told) >= REPORT

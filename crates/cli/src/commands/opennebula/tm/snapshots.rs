@@ -28,11 +28,7 @@ pub(super) fn create_live(target: &str, snapshot: &str, machine: &str) -> Result
     let ask = |script: &str| host::run(&settings, &target.host, script, b"");
     if format != "qcow2" {
         let copy = beside("snap_create", path, snapshot);
-        let script = format!(
-            "trap '{virsh} resume {domain} >&2' EXIT\n{virsh} suspend {domain} >&2\n{copy}\n\
-             {virsh} resume {domain} >&2\ntrap - EXIT"
-        );
-        return ask(&script).map(drop);
+        return ask(&host::while_suspended(&settings, domain, &copy, ":")).map(drop);
     }
     let tell =
         |command: &Value| format!("{virsh} qemu-monitor-command {domain} {}", quoted(&command.to_string()));
