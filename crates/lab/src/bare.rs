@@ -251,7 +251,11 @@ impl Bare {
             command.args(["-device", "usb-storage,drive=stick,bootindex=0"]);
         }
         for (index, disk) in options.disks.iter().enumerate() {
-            command.arg("-drive").arg(format!("if=none,id=d{index},format=raw,file={}", disk.display()));
+            // Without that, a machine stands still for good when this one's disk is full.
+            let errors = "werror=report,rerror=report";
+            command
+                .arg("-drive")
+                .arg(format!("if=none,id=d{index},format=raw,{errors},file={}", disk.display()));
             let (serial, order) = (index + 1, index + 2);
             command
                 .arg("-device")

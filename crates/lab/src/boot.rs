@@ -130,7 +130,7 @@ impl Machine {
         };
         for disk in &options.more_disks {
             let cache = if disk.direct { "none" } else { "writeback" };
-            let options = format!("if=virtio,format={},cache={cache}", disk.format);
+            let options = format!("if=virtio,format={},cache={cache},werror=report", disk.format);
             command.arg("-drive").arg(drive(&options, &disk.path));
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
