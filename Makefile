@@ -3,7 +3,7 @@
 SHELL := bash
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: help demo demo-netboot picture test mutants minio check bare sim bench plots dependencies check-dependencies bench-dependencies s3-store virt-firmware ironic-agent
+.PHONY: help demo demo-netboot picture test mutants minio check bare sim bench plots dependencies check-dependencies bench-dependencies s3-store virt-firmware ironic-agent space
 
 help: ## explains these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -16,7 +16,7 @@ demo-netboot: dependencies ## boots two bare machines from the network, which ge
 	cargo build --release --package diskcast-cli --package diskcast-lab
 	target/release/diskcast-demo-netboot
 
-test: dependencies s3-store virt-firmware ironic-agent ## runs every test: unit, golden, simulation and its seeded bugs, real filesystems, the network lab, the programs
+test: space dependencies s3-store virt-firmware ironic-agent ## runs every test: unit, golden, simulation and its seeded bugs, real filesystems, the network lab, the programs
 	cargo test --workspace
 	cargo xtask mutants
 
@@ -53,6 +53,9 @@ plots: ## writes docs/measurements.md and docs/plots again from bench/results.js
 
 dependencies:
 	@tools/install-dependencies.sh
+
+space:
+	@tools/space.sh
 
 check-dependencies:
 	@tools/install-dependencies.sh --check
