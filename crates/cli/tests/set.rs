@@ -33,6 +33,11 @@ fn disks_of_one_moment_are_resumed_on_other_hosts_and_committed_there() {
     }
     ring.stop();
     drop(disks);
+    // A set stays whole.
+    let said = site.bench.see("remove pod.host2@3 --yes");
+    assert!(said.contains("set pod@3") && said.ends_with("exit: 11\n"), "{said}");
+    assert!(site.bench.see("remove pod@3 --yes").ends_with("exit: 0\n"));
+    assert!(site.bench.see("remove pod.host2@3 --yes").ends_with("exit: 0\n"));
 
     // Each disk goes to the next host; the last two rounds are still there.
     let server = site.serve();

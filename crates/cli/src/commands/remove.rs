@@ -1,8 +1,9 @@
 //! `diskcast remove`: removes a version or a tag.
 
 use base::{Error, ErrorKind};
+use image::manifest::Member;
 use serde_json::json;
-use store::{Reference, Removed, Repository};
+use store::{ImageName, Reference, Removed, Repository};
 
 use super::Context;
 use crate::exit::{Exit, Failure, Result};
@@ -11,7 +12,7 @@ use crate::{repository, ui::prompt};
 /// Remove a version, or a tag
 ///
 /// A version's number is never used again. `diskcast prune` deletes its data, except data that other versions share. A
-/// version that has a tag cannot be removed until the tag is moved or removed.
+/// version that has a tag cannot be removed until the tag is moved or removed, nor a disk of a set before the set.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -34,6 +35,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     }
     let (number, about) = find(&repository, &reference)?;
     let is_version = matches!(reference, Reference::Version(..));
+    if is_version && let Some(set) = set_of(&repository, reference.image(), number)? {
+        return Err(Failure::new(Exit::Refused, format!("{reference} is a disk of the set {set}"))
+            .hint(format!("remove the set first: `diskcast remove {set}`")));
+    }
     if is_version && !context.global.yes && !context.global.dry_run {
         prompt::confirm(&format!("{reference}, {about}, will be removed"), "say --yes if you are sure")?;
     }
@@ -66,6 +71,26 @@ fn find(repository: &Repository, reference: &Reference) -> Result<(u64, String)>
         }
         (Err(error), _) => Err(error.into()),
     }
+}
+
+/// The set that has this version as one of its disks. The images of a set's disks are called `SET.HOST`, and each of both
+/// may have dots.
+fn set_of(repository: &Repository, image: &ImageName, number: u64) -> Result<Option<String>> {
+    let name = image.as_str();
+    for (dot, _) in name.match_indices('.') {
+        let Ok(set) = name[..dot].parse::<ImageName>() else { continue };
+        // There need not be such an image.
+        for version in repository.versions(&set).unwrap_or_default() {
+            let Ok((sealed, _)) = repository.look(&Reference::Version(set.clone(), version)) else {
+                continue;
+            };
+            let is_it = |member: &Member| member.image == name && member.number == number;
+            if sealed.manifest.members.iter().any(is_it) {
+                return Ok(Some(format!("{set}@{version}")));
+            }
+        }
+    }
+    Ok(None)
 }
 
 fn explain(error: Error) -> Failure {
