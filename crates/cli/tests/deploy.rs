@@ -161,6 +161,62 @@ fn a_host_that_hangs_is_tried_again_and_goes_on() {
 }
 
 #[test]
+fn a_second_attempt_takes_no_disk_that_was_there_before() {
+    let Some(site) = Site::new(1, 8) else { return };
+    let (first, hosts) = (site.path("was-here"), site.hosts(&["1"]));
+    // The connection breaks before the first attempt has done anything.
+    let script = format!(
+        "#!/bin/sh\n[ -e {first} ] || {{ touch {first}; exit 1; }}\n\
+         set -- \"$1\" --kept {} --keep-free 0\nexec DISKCAST \"$@\"\n",
+        site.path("kept")
+    );
+    let program = program(&site, "breaks", &script);
+    let target = site.bench.path("host1.qcow2");
+    std::fs::write(&target, "the disk of a machine").unwrap();
+    for form in ["overlay", "share"] {
+        let target = site.path("{host}.qcow2");
+        let (exit, said) = site.deploy_by(&program, &["--to", &hosts, "--target", &target, "--copy", form]);
+        assert_eq!(exit, Some(1), "{said:#?}");
+        let why = of(&said, "host", Some("host1"))["why"].as_str().unwrap().to_owned();
+        // The second one says why the copy can't be made, if this filesystem shares no blocks.
+        assert!(why.contains("host1.qcow2` exists") || why.contains("host1.qcow2` can't share"), "{why}");
+        std::fs::remove_file(&first).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "the disk of a machine");
+    // The last word of the first attempt is lost: the second one finds its copy.
+    let script = format!(
+        "#!/bin/sh\nset -- \"$1\" --kept {} --keep-free 0\n[ -e {first} ] && exec DISKCAST \"$@\"\n\
+         touch {first}; DISKCAST \"$@\" >/dev/null\nexit 1\n",
+        site.path("kept")
+    );
+    let program = self::program(&site, "silent", &script);
+    std::fs::remove_file(&target).unwrap();
+    let words = ["--to", &hosts, "--target", &site.path("{host}.qcow2"), "--copy", "overlay"];
+    let (exit, said) = site.deploy_by(&program, &words);
+    assert_eq!(exit, Some(0), "{said:#?}");
+    site.bench.tool("qemu-img compare -f raw -F qcow2 disk.img host1.qcow2");
+}
+
+#[test]
+fn a_host_is_ready_when_the_command_after_has_succeeded() {
+    let Some(site) = Site::new(1, 1) else { return };
+    let (hosts, target) = (site.hosts(&["1"]), site.path("{host}.img"));
+    // It fails the first time, and is tried again.
+    let mark = site.path("mark");
+    let after = format!(
+        "cmp $DISKCAST_TARGET {} || exit 9; [ -e {mark} ] || (touch {mark}; exit 1)",
+        site.path("disk.img")
+    );
+    let (exit, said) = site.deploy(&["--to", &hosts, "--target", &target, "--after", &after]);
+    assert_eq!(exit, Some(0), "{said:#?}");
+    assert!(Path::new(&mark).exists());
+    let words = ["--to", &hosts, "--target", &target, "--attempts", "1", "--after", "exit 7 # {host}"];
+    let (exit, said) = site.deploy(&words);
+    let why = of(&said, "host", Some("host1"))["why"].as_str().unwrap().to_owned();
+    assert!(exit == Some(1) && why.contains("the image is there"), "{why}");
+}
+
+#[test]
 fn who_says_it_is_ready_must_have_the_version() {
     let Some(site) = Site::new(1, 1) else { return };
     let hosts = site.hosts(&["1"]);

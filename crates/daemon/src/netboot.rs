@@ -32,6 +32,9 @@ use crate::fleet::{Book, Fleet, ServedFiles, Site, Step, Watch};
 /// Where firmware that boots by HTTP looks, and loaders of other makers.
 const HTTP_PORT: u16 = 80;
 
+/// How long a machine may show nothing while it boots that does not boot from here.
+const NEVER: Duration = Duration::MAX;
+
 /// How machines boot from the network.
 #[derive(Debug, Clone)]
 pub struct NetbootSettings {
@@ -67,20 +70,36 @@ pub(crate) struct Here {
     pub log: Log,
 }
 
-/// Machines that boot from the network, and what they are served by until this is dropped.
+/// Machines that ask what to do, and what those are served by that boot from the network, until this is dropped.
 pub(crate) struct Boots {
     /// The machines, and their jobs.
     pub fleet: Arc<Fleet>,
-    interface: String,
+    /// On which they boot and are woken.
+    interface: Option<String>,
     /// Switches machines on and off.
     power_program: Option<PathBuf>,
-    _servers: Netboot,
+    _servers: Option<Netboot>,
 }
 
 impl Boots {
-    /// Whether it can restart machines.
-    pub(crate) fn can_restart(&self) -> bool {
-        self.power_program.is_some()
+    /// Machines whose agents call, and none that boots from the network; the table of machines is in the folder `state`.
+    pub(crate) fn of_agents(state: &Path) -> Result<Self> {
+        let fleet = Fleet::open(state, Watch { boot_time: NEVER, sees_systems: false })?;
+        Ok(Self { fleet, interface: None, power_program: None, _servers: None })
+    }
+
+    /// `Refused`, with what to do, if machines can't be got to boot so.
+    pub(crate) fn check(&self, power: Power) -> Result<()> {
+        let text = match power {
+            Power::Restart if self.power_program.is_none() => {
+                "this server can't restart machines: start it with --power-program"
+            }
+            Power::Wake if self.interface.is_none() => {
+                "this server can't wake machines: start it with --netboot"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::Refused, text))
     }
 
     /// Names machines that fell silent, and gets those to boot that are to. Call it about once a second.
@@ -100,7 +119,7 @@ impl Boots {
         let word = match power {
             Power::Leave => return Ok(()),
             Power::Wake => {
-                net::netboot::wake(&self.interface, mac)?;
+                self.interface.as_ref().map(|name| net::netboot::wake(name, mac)).transpose()?;
                 "on"
             }
             Power::Restart => "restart",
@@ -182,7 +201,8 @@ pub(crate) fn start(
     let tell = Arc::new(move |event: NetbootEvent| told(&event, &seen, &here.log));
     let options = NetbootOptions { interface, address, dhcp, files: files.clone(), tell };
     let power_program = settings.power_program.clone();
-    let boots = Boots { fleet, interface: name, power_program, _servers: Netboot::start(options)? };
+    let servers = Some(Netboot::start(options)?);
+    let boots = Boots { fleet, interface: Some(name), power_program, _servers: servers };
     Ok((boots, http, files))
 }
 

@@ -20,7 +20,7 @@ use crate::files::{Files, PublicImages};
 use crate::groups::MulticastOptions;
 use crate::identity::Identity;
 use crate::join::Join;
-use crate::netboot::{self, NetbootSettings};
+use crate::netboot::{self, Boots, NetbootSettings};
 use crate::probes::Probes;
 use crate::sessions::Sessions;
 use crate::state::StateFolder;
@@ -56,6 +56,8 @@ pub struct ServeOptions {
     pub places: Places,
     /// How machines boot from the network; `None` if they do not.
     pub netboot: Option<NetbootSettings>,
+    /// Whether agents of hosts that run may ask for jobs.
+    pub agents: bool,
     /// Images that anybody may read as files.
     pub public: PublicImages,
     /// Where peers of BitTorrent connect; `None` if no version is served to them.
@@ -111,6 +113,8 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
         let (started, http, files) = netboot::start(settings, &options.state, here, &runtime)?;
         runtime.spawn(listener::serve(http, None, (netboot::router(files), None), stopped.clone()));
         boots = Some(started);
+    } else if options.agents {
+        boots = Some(Boots::of_agents(&options.state)?);
     }
     let public = options.public.http.map(|address| runtime.block_on(bind(address))).transpose()?;
     // Only after the bind: a server that cannot start must not overwrite the token file of the one that already runs.

@@ -340,6 +340,7 @@ fn an_address_in_use_is_refused_before_anything_runs() {
         token_out: None,
         places: Default::default(),
         netboot: None,
+        agents: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),

@@ -51,6 +51,7 @@ fn start_with(multicast: Option<MulticastOptions>) -> Bench {
         token_out: None,
         places: Default::default(),
         netboot: None,
+        agents: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),

@@ -31,6 +31,7 @@ fn start(repository: &Arc<Repository>, state: &Path, listen: SocketAddr) -> Serv
         token_out: None,
         places: Default::default(),
         netboot: None,
+        agents: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),

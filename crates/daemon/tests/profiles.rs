@@ -46,6 +46,7 @@ fn start() -> Bench {
         token_out: None,
         places: Default::default(),
         netboot: None,
+        agents: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),

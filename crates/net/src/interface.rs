@@ -9,9 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use base::{Error, ErrorKind, Result};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
-use nix::sys::socket::{SockaddrStorage, getsockopt, sockopt};
+use nix::sys::socket::{LinkAddr, SockaddrStorage, getsockopt, sockopt};
 
 use crate::api::Family;
+use crate::mac::Mac;
 
 /// MTU in bytes that is assumed if the system does not tell: Ethernet's.
 pub(crate) const MTU_DEFAULT: u32 = 1500;
@@ -25,6 +26,8 @@ pub struct Interface {
     pub index: u32,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
+    /// The address of its card, if it has one.
+    pub card: Option<Mac>,
     /// Whether it is up.
     pub up: bool,
     /// Whether it supports multicast.
@@ -93,11 +96,15 @@ pub fn all() -> Result<Vec<Interface>> {
             name: entry.interface_name.clone(),
             index,
             addresses: Vec::new(),
+            card: None,
             up: entry.flags.contains(InterfaceFlags::IFF_UP),
             multicast: entry.flags.contains(InterfaceFlags::IFF_MULTICAST),
             loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
         });
         interface.addresses.extend(entry.address.as_ref().and_then(ip_of));
+        // As the network stack of this thread's namespace says, which `/sys` may not show.
+        let card = entry.address.as_ref().and_then(SockaddrStorage::as_link_addr).and_then(LinkAddr::addr);
+        interface.card = interface.card.or(card.map(Mac));
     }
     found.remove(&0);
     Ok(found.into_values().collect())

@@ -1,20 +1,30 @@
-//! The key of a machine that boots from the network, by which the server knows that it is the same one.
+//! The key of a machine that asks a server what to do, by which the server knows that it is the same one.
 
 use base::{Error, ErrorKind, Result, hex};
-use ring::rand::SystemRandom;
+use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 
 use crate::api::proof_text;
 
-/// A key that lives as long as the system in memory (Ed25519, RFC 8032).
+/// A key (Ed25519, RFC 8032). That of a machine which booted from the network lives as long as the system in memory.
 pub struct MachineKey(Ed25519KeyPair);
 
 impl MachineKey {
+    /// Bytes of a seed.
+    pub const SEED_BYTES: usize = 32;
+
     /// A new key. `Io` if the system gives no random numbers.
     pub fn draw() -> Result<Self> {
         let failed = || Error::new(ErrorKind::Io, "make a key");
-        let pair = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| failed())?;
-        Ed25519KeyPair::from_pkcs8(pair.as_ref()).map(Self).map_err(|_| failed())
+        let mut seed = [0; Self::SEED_BYTES];
+        SystemRandom::new().fill(&mut seed).map_err(|_| failed())?;
+        Self::of_seed(&seed)
+    }
+
+    /// The key that belongs to a seed of random bytes, which nobody else may know. `Io`.
+    pub fn of_seed(seed: &[u8; Self::SEED_BYTES]) -> Result<Self> {
+        let failed = |_| Error::new(ErrorKind::Io, "make a key");
+        Ed25519KeyPair::from_seed_unchecked(seed).map(Self).map_err(failed)
     }
 
     /// The public key, 64 hexadecimal digits.

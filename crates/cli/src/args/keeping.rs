@@ -1,5 +1,6 @@
 //! Images that a host keeps.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use daemon::kept::Bounds;
@@ -28,6 +29,13 @@ pub(crate) struct Keeping {
 impl Keeping {
     pub(crate) fn folder(&self) -> Result<PathBuf> {
         self.kept.clone().map_or_else(repository::default_kept_folder, Ok)
+    }
+
+    /// The same for another program of ours.
+    pub(crate) fn arguments(&self) -> Result<Vec<OsString>> {
+        let (size, free) = (self.kept_size.to_string().into(), self.keep_free.to_string().into());
+        let folder = self.folder()?.into_os_string();
+        Ok(vec!["--kept".into(), folder, "--kept-size".into(), size, "--keep-free".into(), free])
     }
 
     pub(crate) fn bounds(&self) -> Bounds {

@@ -1,24 +1,22 @@
 //! `diskcast boot-agent`: what a machine runs that booted from the network.
 
-mod facts;
 mod work;
 
 use std::time::Duration;
 
-use net::api::{JobOutcome, MachineAnswer, MachineCall, MachineFacts, Order, Work};
-use net::client::{Client, ClientOptions};
+use net::api::{JobOutcome, Order, Work};
+use net::client::ClientOptions;
 use net::clock::Stop;
+use net::interface;
 use net::machine_key::MachineKey;
-use net::token::{Fingerprint, JoinToken};
-use parking_lot::Mutex;
 
-use self::facts::{describe, facts};
-use self::work::{Job, Log};
+use self::work::Job;
 use super::Context;
+use super::caller::Caller;
+use super::facts::{describe, facts};
+use super::job_log::Log;
 use crate::exit::{Exit, Failure, Result};
 
-/// How often a machine calls while it installs.
-const HEARTBEAT: Duration = Duration::from_secs(5);
 /// How long the server may be away: it may be restarted.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// How the agent ends when the console is to get a shell; the init knows it.
@@ -67,20 +65,12 @@ fn parameter(line: &str, name: &str) -> Option<String> {
 
 struct Agent<'a> {
     context: &'a Context,
-    client: Client,
-    fingerprint: Option<Fingerprint>,
-    key: MachineKey,
-    facts: MachineFacts,
-    /// What the next call signs.
-    nonce: Mutex<Option<String>>,
+    caller: Caller,
     stay: bool,
 }
 
 impl<'a> Agent<'a> {
     fn new(context: &'a Context, args: &Args, server: &str, pin: Option<&str>) -> Result<Self> {
-        // A call needs no token; what matters is the fingerprint before it.
-        let text = format!("diskcast1.{}.machine", pin.unwrap_or("-"));
-        let token: JoinToken = text.parse()?;
         let output = context.output;
         let options = ClientOptions {
             first_patience: PATIENCE,
@@ -88,19 +78,18 @@ impl<'a> Agent<'a> {
             tell: std::sync::Arc::new(move |words: &str| output.note(words)),
             ..ClientOptions::default()
         };
-        let fingerprint = token.fingerprint;
-        let client = Client::connect(server, &token, options)?;
-        let facts = facts(&args.interface)?;
-        let (key, nonce) = (MachineKey::draw()?, Mutex::default());
-        Ok(Self { context, client, fingerprint, key, facts, nonce, stay: args.stay })
+        let interface = interface::choose(&args.interface)?;
+        let caller =
+            Caller::new((server, pin), options, |_| Ok((MachineKey::draw()?, facts(&interface, false)?)))?;
+        Ok(Self { context, caller, stay: args.stay })
     }
 
     fn run(&self) -> Result<()> {
         let output = self.context.output;
-        output.note(&format!("this machine is {}", describe(&self.facts)));
+        output.note(&format!("this machine is {}", describe(self.caller.facts())));
         let (mut outcome, mut told, mut is_shell) = (None::<JobOutcome>, String::new(), false);
         loop {
-            let answer = self.call(None, outcome.as_ref())?;
+            let answer = self.caller.ask(outcome.as_ref())?;
             let again = Duration::from_millis(answer.again_ms);
             match answer.order {
                 // The server has heard of it, since it has no order any more.
@@ -117,17 +106,17 @@ impl<'a> Agent<'a> {
                 Order::Work { job, .. } if outcome.as_ref().is_some_and(|outcome| outcome.job == job) => {
                     Stop::new().pause(again);
                 }
-                Order::Work { job, work, disk, secret } => {
+                Order::Work { job, work, disk, secret, .. } => {
                     // By this name the server shows its fetch, and a version says where it was captured.
                     if let Some(name) = &answer.name {
                         let _ = rustix::system::sethostname(name.as_bytes());
                     }
                     output.note(&format!("job {job}: {work}"));
-                    let name = answer.name;
-                    let task =
-                        Job { server: self.client.url(), fingerprint: self.fingerprint, disk, secret, name };
+                    let (name, server, fingerprint) =
+                        (answer.name, self.caller.server(), self.caller.fingerprint);
+                    let task = Job { server, fingerprint, disk, secret, name };
                     let mut log = Log::default();
-                    let done = self.at_work(job, || task.run(&work, &mut log));
+                    let done = self.caller.at_work(job, &|| None, || task.run(&work, &mut log));
                     let failure = done.err().map(|failure| failure.message);
                     if let Some(why) = &failure {
                         output.warning(why);
@@ -137,33 +126,6 @@ impl<'a> Agent<'a> {
                 }
             }
         }
-    }
-
-    /// Asks what to do. Each call signs the nonce of the one before, so one waits for the other.
-    fn call(&self, working: Option<u64>, outcome: Option<&JobOutcome>) -> Result<MachineAnswer> {
-        let mut nonce = self.nonce.lock();
-        let signature = nonce.take().map(|nonce| self.key.sign(&nonce, &self.facts.mac));
-        let (facts, key, outcome) = (self.facts.clone(), self.key.public(), outcome.cloned());
-        let call = MachineCall { facts, key, signature, working, outcome };
-        let answer = self.client.call_of_machine(&call)?;
-        *nonce = Some(answer.nonce.clone());
-        Ok(answer)
-    }
-
-    /// Does `work`, and calls the server meanwhile, so that it knows that this machine lives.
-    fn at_work(&self, job: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        let stop = Stop::new();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while stop.pause(HEARTBEAT) {
-                    // A server that is away for a while is no reason to stop.
-                    let _ = self.call(Some(job), None);
-                }
-            });
-            let done = work();
-            stop.stop();
-            done
-        })
     }
 
     fn start(&self) -> Result<()> {

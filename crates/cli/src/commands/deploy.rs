@@ -1,8 +1,10 @@
-//! `diskcast deploy`: puts an image on many hosts, by ssh, or on machines that boot from the network.
+//! `diskcast deploy`: puts an image on many hosts, by ssh, by their agents, or on machines that boot from the network.
 
 mod args;
+mod following;
 mod inventory;
 mod job;
+mod machines;
 mod resume;
 mod screen;
 mod server;
@@ -11,7 +13,6 @@ mod set;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use net::api::{After, Work};
 use net::clock::{Clock, Stop};
 use net::deploy::{Deploy, HostState, Rules};
 use serde_json::json;
@@ -20,7 +21,6 @@ pub(crate) use self::args::Args;
 use self::inventory::Entry;
 use self::screen::Screen;
 use super::Context;
-use super::hosts;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::prompt;
 use crate::ui::table::{Align, Table};
@@ -30,10 +30,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     if !args.by_ssh.to.is_empty() {
         return deploy(context, args);
     }
-    let after = After { own: !args.as_captured, grow: args.grow };
-    let work = Work::Install { reference: args.name.clone(), after };
-    let manager = hosts::manager(context, &args.server)?;
-    hosts::give(context, &manager, work, &args.machines, &args.terms, args.window)
+    machines::run(context, args)
 }
 
 /// Deploys by ssh.

@@ -19,11 +19,11 @@ use crate::args::{ServerAccess, StateFolder};
 use crate::connect;
 use crate::exit::{Exit, Failure, Result};
 
-/// Show and change the machines that boot from the network
+/// Show and change the machines that boot from the network, or run an agent
 ///
-/// A machine appears when it first boots our system, and waits there until somebody admits it. SEEN says when, and in
-/// which step of its boot: `firmware` (it asks where to boot from), `loader`, `agent` (our system in memory), `system`
-/// (another system on its disk).
+/// A machine appears when it first boots our system, or its agent first calls, and waits until somebody admits it. SEEN
+/// says when, and in which step of its boot: `firmware` (it asks where to boot from), `loader`, `agent` (our system in
+/// memory, or the agent of its own), `system` (another system on its disk).
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -142,7 +142,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         return table::show(context, &machines);
     };
     let give = |at: &At, work: Work, machines: &[String], terms: &Terms| {
-        jobs::give(context, &manager(context, at)?, work, machines, terms, Duration::ZERO)
+        jobs::give(context, &manager(context, at)?, work, machines, terms, Duration::ZERO).map(drop)
     };
     let (at, change) = match change {
         Change::Capture { machine, image, terms, at } => {

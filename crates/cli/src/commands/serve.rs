@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use daemon::{DhcpSettings, MulticastOptions, NetbootSettings, Places, PublicImages, ServeOptions, Server};
 use net::interface;
+use net::token::JoinToken;
 use serde_json::json;
 
 use super::Context;
@@ -27,7 +28,8 @@ Examples:
   diskcast serve --token-out join.token --repo /srv/images
   diskcast serve --public 'debian-*' --public-http 10.0.0.1:8080
   diskcast serve --torrent
-  diskcast serve --netboot eth1")]
+  diskcast serve --netboot eth1
+  diskcast serve --agents")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub serving: Serving,
@@ -36,6 +38,9 @@ pub(crate) struct Args {
     pub netboot: Option<String>,
     #[command(flatten)]
     pub boot: Boot,
+    /// Let agents of hosts that run ask for jobs (`diskcast agent --server`); --netboot does, too
+    #[arg(long)]
+    pub agents: bool,
 }
 
 /// How a repository is served.
@@ -113,11 +118,17 @@ pub(crate) struct Boot {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    serve(context, &args.serving, args.netboot.as_deref().map(|interface| (interface, &args.boot)))
+    let netboot = args.netboot.as_deref().map(|interface| (interface, &args.boot));
+    serve(context, &args.serving, netboot, args.agents)
 }
 
-/// Serves until a signal comes; `netboot` is the interface on which machines boot, and how.
-pub(crate) fn serve(context: &Context, args: &Serving, netboot: Option<(&str, &Boot)>) -> Result<()> {
+/// Serves until a signal comes; `netboot` is the interface on which machines boot, and how; `agents` may ask for jobs.
+pub(crate) fn serve(
+    context: &Context,
+    args: &Serving,
+    netboot: Option<(&str, &Boot)>,
+    agents: bool,
+) -> Result<()> {
     args.interface.as_deref().map(interface::choose).transpose()?;
     let netboot = netboot.map(|(interface, boot)| boot.settings(context, interface)).transpose()?;
     let repository = Arc::new(repository::open_or_create(&context.global)?);
@@ -142,12 +153,13 @@ pub(crate) fn serve(context: &Context, args: &Serving, netboot: Option<(&str, &B
         token_out: args.token_out.clone(),
         places: places(args.places.as_deref())?,
         netboot,
+        agents,
         public: PublicImages { images: args.public.clone(), http: args.public_http },
         torrent: args.torrent.map(|port| SocketAddr::new(args.listen.ip(), port)),
         log: Arc::new(move |event| output.event(event)),
     })?;
     interrupt::hold();
-    announce(context, args, &server, &name, images)?;
+    announce(context, args, &server, (&name, images), agents)?;
     notify::ready(&format!("serves {name}"));
     interrupt::wait();
     notify::stopping();
@@ -187,8 +199,8 @@ fn announce(
     context: &Context,
     args: &Serving,
     server: &Server,
-    repository: &str,
-    images: usize,
+    (repository, images): (&str, usize),
+    agents: bool,
 ) -> Result<()> {
     let public_url = server.public_address().map(|address| format!("{}/images/", url(address, false)));
     let url = url(server.address(), !args.no_tls);
@@ -215,10 +227,17 @@ fn announce(
             "serving {images} image{plural} of {repository} at {url}\n\
              {files}\
              join token, for reading all images until {expires}:\n\n  {token}\n\n\
-             on a client: diskcast fetch {host} NAME TARGET --token-file FILE\n{}",
-            torrent_hint(server, &url)
+             on a client: diskcast fetch {host} NAME TARGET --token-file FILE\n{}{}",
+            torrent_hint(server, &url),
+            if agents { agent_hint(token, &host) } else { String::new() }
         )
     })
+}
+
+/// What hosts run that are to take jobs.
+fn agent_hint(token: &JoinToken, host: &str) -> String {
+    let pin = token.fingerprint.map(|pin| format!(" --pin {pin}")).unwrap_or_default();
+    format!("on a host that takes jobs: diskcast agent --server {host}{pin}\n")
 }
 
 /// Where torrents are, if versions are served so.

@@ -1,5 +1,5 @@
-//! Machines that boot from the network: their calls, and what an administrator sees and changes. formats/api.md,
-//! "Machines".
+//! Machines that boot from the network or run an agent: their calls, and what an administrator sees and changes.
+//! formats/api.md, "Machines".
 
 use std::sync::Arc;
 
@@ -7,9 +7,10 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
+use image::Manifest;
 use net::api::{
     JobRequest, JobStatus, JobsMade, MachineAnswer, MachineCall, MachineChange, MachineLog, MachineStatus,
-    Machines, Order, Power, ProblemKind, Work,
+    Machines, Order, ProblemKind, Put, Work,
 };
 use net::token::Secret;
 use store::{ImageName, Reference};
@@ -32,7 +33,7 @@ const JOB_TOKEN_SECONDS: u64 = 3600;
 const NONCE_BYTES: usize = 32;
 
 fn boots(app: &App) -> Result<&Boots, Failure> {
-    let text = "no machine boots from this server: start it with --netboot";
+    let text = "no machine asks this server what to do: start it with --netboot, or with --agents";
     app.boots.as_ref().ok_or_else(|| Failure::new(ProblemKind::Refused, text))
 }
 
@@ -55,9 +56,10 @@ fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<M
     let order = match decision.task {
         Task::Wait(why) => Order::Wait { why },
         Task::Start => Order::Start,
-        Task::Work(JobStatus { job, work, disk, .. }) => {
+        Task::Work(status) => {
+            let JobStatus { job, work, disk, .. } = *status;
             let secret = secret_for(app, &work, &call.facts.mac)?;
-            Order::Work { job, work, disk, secret }
+            Order::Work { job, work, disk, again: decision.again, secret }
         }
     };
     // Not what somebody only says who has not shown that it is this machine.
@@ -74,7 +76,7 @@ fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<M
 /// A token for the image that `work` is about, and for nothing else.
 fn secret_for(app: &App, work: &Work, machine: &str) -> Result<Option<Secret>, Failure> {
     let (image, right) = match work {
-        Work::Install { reference, .. } => {
+        Work::Install { reference, .. } | Work::Put(Put { reference, .. }) => {
             (reference.parse::<Reference>()?.image().as_str().to_owned(), Right::Read)
         }
         Work::Capture { image } => (image.clone(), Right::Write),
@@ -91,6 +93,14 @@ fn secret_for(app: &App, work: &Work, machine: &str) -> Result<Option<Secret>, F
     app.authority.record_made(&claims, &format!("machine {machine}"), now)?;
     let secret = app.authority.mint(&claims);
     Ok(Some(secret.ok_or_else(|| Failure::internal("the token of the job could not be made"))?))
+}
+
+/// The version that a name means, as `image@number`, and what its content is called.
+fn meant(app: &App, name: &str) -> Result<(String, String), Failure> {
+    let reference: Reference = name.parse()?;
+    let (version, _) = app.repository.signed_manifest(&reference)?;
+    let Manifest { number, root, .. } = &version.manifest;
+    Ok((format!("{}@{number}", reference.image()), root.name().to_hex()))
 }
 
 /// `GET machines`.
@@ -135,20 +145,22 @@ pub(super) async fn give(
         // A name that means nothing is told now, not by thirty machines.
         let work = match &request.work {
             Work::Install { reference, after } => {
-                let reference: Reference = reference.parse()?;
-                let (version, _) = app.repository.signed_manifest(&reference)?;
-                let reference = format!("{}@{}", reference.image(), version.manifest.number);
-                Work::Install { reference, after: *after }
+                Work::Install { reference: meant(app, reference)?.0, after: *after }
+            }
+            Work::Put(put) if request.disk.is_some() => {
+                let (reference, root) = meant(app, &put.reference)?;
+                Work::Put(Put { reference, root, ..put.clone() })
+            }
+            Work::Put(_) => {
+                let text = "nothing says where hosts get the image (`disk`)";
+                return Err(Failure::new(ProblemKind::Invalid, text));
             }
             Work::Capture { image } => {
                 Work::Capture { image: image.parse::<ImageName>()?.as_str().to_owned() }
             }
             Work::Wipe | Work::Shell => request.work.clone(),
         };
-        if request.power == Power::Restart && !boots.can_restart() {
-            let text = "this server can't restart machines: start it with --power-program";
-            return Err(Failure::new(ProblemKind::Refused, text));
-        }
+        boots.check(request.power)?;
         Ok(boots.fleet.give(&request, &work)?)
     };
     app.blocking(give).await.map(Json)

@@ -112,11 +112,25 @@ impl World {
     fn call(&mut self, index: usize, key: &str, working: Option<u64>, done: Option<u64>) -> Task {
         let disks = Vec::new();
         let (serial, product, firmware) = (None, None, "bios".to_owned());
-        let facts =
-            MachineFacts { mac: mac(index).to_string(), serial, product, memory_bytes: 1, firmware, disks };
+        let facts = MachineFacts {
+            mac: mac(index).to_string(),
+            serial,
+            product,
+            memory_bytes: 1,
+            firmware,
+            disks,
+            runs: false,
+        };
         let outcome = done.map(|job| JobOutcome { job, failure: None, log: None });
-        let call =
-            Call { facts: &facts, key, outcome: outcome.as_ref(), working, proven: true, nonce: "n".into() };
+        let call = Call {
+            facts: &facts,
+            key,
+            outcome: outcome.as_ref(),
+            working,
+            progress: None,
+            proven: true,
+            nonce: "n".into(),
+        };
         let task = self.table.call(mac(index), call, self.now()).unwrap().task;
         self.keep();
         if let Task::Work(job) = &task {

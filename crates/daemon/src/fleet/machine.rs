@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result};
-use net::api::{JobOutcome, JobStage, JobStatus, MachineFacts, MachineStatus, Work};
+use net::api::{JobOutcome, JobProgress, JobStage, JobStatus, MachineFacts, MachineStatus, Work};
 use net::mac::Mac;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 const HERE: Duration = Duration::from_secs(10);
 /// How long a machine waits for a job.
 const IDLE: Duration = Duration::from_secs(900);
+/// What a machine waits for that has no job.
+const NOTHING: &str = "nothing to do";
 /// Longest text of a machine that is kept, in bytes.
 const TEXT_BYTES_MAX: usize = 2000;
 /// Most disks that a machine may have.
@@ -66,6 +68,9 @@ pub(super) struct Record {
     /// Its public key, since it called last.
     #[serde(default)]
     pub key: Option<String>,
+    /// That of its agent, which stays: the first one with which an agent called.
+    #[serde(default)]
+    pub agent_key: Option<String>,
     #[serde(default)]
     pub facts: Option<MachineFacts>,
     #[serde(default)]
@@ -88,6 +93,8 @@ pub(super) struct Machine {
     pub expected: Option<(Instant, Last)>,
     /// When it first asked for the job that it has, and the number of that job's request.
     pub arrived: Option<(u64, Instant)>,
+    /// How far its job is, as it said last.
+    pub progress: Option<JobProgress>,
 }
 
 /// What a machine says.
@@ -97,6 +104,8 @@ pub(super) struct Call<'a> {
     pub outcome: Option<&'a JobOutcome>,
     /// The job that it works on already, and needs no order for.
     pub working: Option<u64>,
+    /// How far that job is.
+    pub progress: Option<&'a JobProgress>,
     /// Whether it signed the nonce of the answer before.
     pub proven: bool,
     /// What it is to sign next.
@@ -110,6 +119,8 @@ pub(crate) struct Decision {
     pub again_ms: u64,
     pub name: Option<String>,
     pub task: Task,
+    /// Whether the work of the task was given to the machine before.
+    pub again: bool,
     /// The work that this call ended.
     pub ended: Option<Work>,
 }
@@ -118,7 +129,7 @@ pub(crate) struct Decision {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Task {
     Wait(String),
-    Work(JobStatus),
+    Work(Box<JobStatus>),
     Start,
 }
 
@@ -135,31 +146,18 @@ impl Machine {
         if !call.proven {
             return None;
         }
-        // A machine draws a new key at each boot. While one with the old key is at work, another one lies.
-        let is_new = self.record.key.as_deref() != Some(call.key);
-        if is_new && self.record.key.is_some() && !self.is_silent(now.at) {
-            let text = "another machine with this address of a network card is at work";
-            return Some(Task::Wait(text.to_owned()));
-        }
-        if is_new {
-            self.idle = None;
-        }
-        self.record.key = Some(call.key.to_owned());
-        (self.called, self.expected) = (Some(now.at), None);
-        self.record.facts = Some(call.facts.clone());
-        self.record.admitted |= is_open;
-        if !self.record.admitted {
-            return Some(Task::Wait(format!(
-                "an administrator must admit this machine: diskcast hosts admit {mac}"
-            )));
+        if let Some(why) = self.stranger(mac, call, is_open, now) {
+            return Some(Task::Wait(why));
         }
         let own = self.record.job.as_ref().map(|job| job.job);
+        self.progress = call.progress.filter(|_| call.working.is_some() && call.working == own).cloned();
         if call.working.is_some() && call.working != own {
             // It fell silent, and meanwhile the job was taken back, or another one given.
             self.expected = own.map(|_| (now.at, Last::Wait));
             return Some(Task::Wait("a job that was taken back is still at work".to_owned()));
         }
-        let Some(job) = &mut self.record.job else { return Some(self.idle(now.at)) };
+        let runs = call.facts.runs;
+        let Some(job) = &mut self.record.job else { return Some(self.idle(now.at, runs)) };
         if let Some(outcome) =
             call.outcome.filter(|outcome| outcome.job == job.job && job.stage == JobStage::Taken)
         {
@@ -173,6 +171,9 @@ impl Machine {
             return Some(Task::Wait(format!("the job `{}` begins in {} s", job.work, job.begins - now.unix)));
         }
         self.idle = None;
+        if job.is_open() && job.work.is_for_agents() != runs {
+            return Some(self.elsewhere());
+        }
         if job.stage == JobStage::Queued {
             self.arrived = self.arrived.filter(|(with, _)| *with == job.with).or(Some((job.with, now.at)));
             if let Some(why) = hold {
@@ -185,8 +186,12 @@ impl Machine {
                 (job.stage, job.reason) = (JobStage::Taken, None);
                 match call.working == Some(job.job) {
                     true => Task::Wait("at work".to_owned()),
-                    false => Task::Work(job.clone()),
+                    false => Task::Work(Box::new(job.clone())),
                 }
+            }
+            JobStage::Done | JobStage::Back if job.work.ends_with_start() && runs => {
+                job.stage = JobStage::Back;
+                Task::Wait(NOTHING.to_owned())
             }
             JobStage::Done | JobStage::Back if job.work.ends_with_start() => {
                 self.expected = Some((now.at, Last::Start));
@@ -199,12 +204,51 @@ impl Machine {
         })
     }
 
-    /// What a machine does that has no job: it waits for one for a while, then starts from its disk.
-    fn idle(&mut self, now: Instant) -> Task {
+    /// Why it gets no job, whatever there is; `None` if it was admitted and is the one that was.
+    fn stranger(&mut self, mac: Mac, call: &Call<'_>, is_open: bool, now: Now) -> Option<String> {
+        if call.facts.runs {
+            let known = self.record.agent_key.get_or_insert_with(|| call.key.to_owned());
+            if known != call.key {
+                let what = "an agent with another key called from this card before";
+                return Some(format!("{what}: diskcast hosts remove {mac}, if it is gone"));
+            }
+        }
+        // A machine draws a new key at each boot. While one with the old key is at work, another one lies.
+        let is_new = self.record.key.as_deref() != Some(call.key);
+        if is_new && self.record.key.is_some() && !self.is_silent(now.at) {
+            let text = "another machine with this address of a network card is at work";
+            return Some(text.to_owned());
+        }
+        if is_new {
+            self.idle = None;
+        }
+        self.record.key = Some(call.key.to_owned());
+        (self.called, self.expected) = (Some(now.at), None);
+        self.record.facts = Some(call.facts.clone());
+        self.record.admitted |= is_open;
+        let what = "an administrator must admit this machine";
+        (!self.record.admitted).then(|| format!("{what}: diskcast hosts admit {mac}"))
+    }
+
+    /// What a machine does that has no job: it waits for one for a while, then starts from its disk, unless it has.
+    fn idle(&mut self, now: Instant, runs: bool) -> Task {
         let since = *self.idle.get_or_insert(now);
-        match now.since(since) < IDLE {
-            true => Task::Wait("nothing to do".to_owned()),
+        match runs || now.since(since) < IDLE {
+            true => Task::Wait(NOTHING.to_owned()),
             false => Task::Start,
+        }
+    }
+
+    /// What a machine does whose job is for the other one of its own system and ours.
+    fn elsewhere(&mut self) -> Task {
+        let Some(job) = &mut self.record.job else { return Task::Wait(NOTHING.to_owned()) };
+        if job.stage == JobStage::Taken {
+            job.stage = JobStage::Lost;
+            job.reason = Some("the machine was started anew while it worked".to_owned());
+        }
+        match job.work.is_for_agents() {
+            true => Task::Start,
+            false => Task::Wait(format!("the job `{}` begins when it boots from the network", job.work)),
         }
     }
 
@@ -267,6 +311,7 @@ impl Machine {
             seen_in: self.seen.map(|(_, step)| step.name().to_owned()),
             facts: self.record.facts.clone(),
             job: self.record.job.clone(),
+            progress: self.progress.clone(),
         }
     }
 }

@@ -73,9 +73,10 @@ impl Fleet {
                 (Some(nonce), Some(signature)) => is_proof(&call.key, nonce, &spelled, signature),
                 _ => false,
             };
-            let MachineCall { facts, key, outcome, working, .. } = call;
-            let outcome = outcome.as_ref();
-            table.call(mac, Call { facts, key, outcome, working: *working, proven, nonce }, self.now())
+            let MachineCall { facts, key, outcome, working, progress, .. } = call;
+            let (outcome, progress) = (outcome.as_ref(), progress.as_ref());
+            let call = Call { facts, key, outcome, working: *working, progress, proven, nonce };
+            table.call(mac, call, self.now())
         })
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result};
 use net::api::{
-    JobRequest, JobStage, JobStatus, JobsMade, MachineChange, MachineStatus, Machines, NewMachine, Power,
-    Work,
+    JobRequest, JobStage, JobStatus, JobsMade, MACHINE, MachineChange, MachineStatus, Machines, NewMachine,
+    Power, Work,
 };
 use net::mac::Mac;
 
@@ -148,7 +148,8 @@ impl Table {
         let work = machine.record.job.as_ref().map(|job| job.work.clone());
         let ended = work.filter(|_| ended);
         let name = machine.record.name.clone();
-        let decision = Decision { nonce: call.nonce, again_ms, name, task, ended };
+        let again = stage(&before) != Some(JobStage::Queued);
+        let decision = Decision { nonce: call.nonce, again_ms, name, task, again, ended };
         if machine.record != before {
             self.changed.insert(mac);
         }
@@ -188,7 +189,8 @@ impl Table {
             return true;
         };
         let done = [JobStage::Done, JobStage::Back];
-        machine.record.job.as_ref().is_some_and(|job| !done.contains(&job.stage) && !job.is_early(unix))
+        let waits = |job: &JobStatus| !done.contains(&job.stage) && !job.is_early(unix);
+        machine.record.job.as_ref().is_some_and(|job| waits(job) && !job.work.is_for_agents())
             || machine.record.facts.is_none()
     }
 
@@ -334,10 +336,11 @@ impl Table {
         let with = self.last_job + 1;
         for mac in &macs {
             self.last_job += 1;
+            let (work, disk) = of_machine(work, request.disk.as_deref(), &self.machines[mac].called_by(*mac));
             let job = JobStatus {
                 job: self.last_job,
-                work: work.clone(),
-                disk: request.disk.clone(),
+                work,
+                disk,
                 begins: request.begins,
                 power: request.power,
                 with,
@@ -360,7 +363,10 @@ impl Table {
             let Some(job) = &mut machine.record.job else { continue };
             if job.stage == JobStage::Taken && is_silent {
                 job.stage = JobStage::Lost;
-                let why = "it fell silent at work: look at its screen; it goes on when it boots again";
+                let why = match job.work.is_for_agents() {
+                    false => "it fell silent at work: look at its screen; it goes on when it boots again",
+                    true => "it fell silent at work; it goes on when its agent calls again",
+                };
                 job.reason = Some(why.to_owned());
                 swept.lost.push((*mac, why.to_owned()));
             }
@@ -375,5 +381,13 @@ impl Table {
         self.changed.extend(swept.lost.iter().map(|(mac, _)| mac));
         self.changed.extend(swept.due.iter().map(|(mac, _)| mac));
         swept
+    }
+}
+
+/// The work and the target of one machine, which `name` means.
+fn of_machine(work: &Work, disk: Option<&str>, name: &str) -> (Work, Option<String>) {
+    match work {
+        Work::Put(put) => (Work::Put(put.of_machine(name)), disk.map(|target| target.replace(MACHINE, name))),
+        work => (work.clone(), disk.map(str::to_owned)),
     }
 }

@@ -16,6 +16,7 @@ mod clean;
 mod overlay;
 #[cfg(test)]
 mod tests;
+mod there;
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 pub use self::clean::Bounds;
 use self::clean::{Candidate, leaving};
 use self::overlay::Overlay;
+pub use self::there::There;
 use crate::clock;
 use crate::private_file::io_error;
 
@@ -225,16 +227,34 @@ impl Base {
         &self.path
     }
 
-    /// Makes `target` a file that shares its blocks. `Refused` if they can't, with nothing left behind; `Io`.
-    pub fn share(&self, target: &Path) -> Result<()> {
-        disk::second_copy::share_blocks(&self.path, target)?;
-        let file = File::open(target).map_err(|error| io_error("open", target, error))?;
+    /// Makes `target` a file that shares its blocks, and is at least `size_bytes` long. `Refused` if they can't, or if
+    /// something is there that may not be, with nothing left behind; `Io`.
+    pub fn share(&self, target: &Path, size_bytes: Option<u64>, there: There) -> Result<()> {
+        let size = self.about.size_bytes.max(size_bytes.unwrap_or(0));
+        if there.is_made(target, || there::is_same(&self.path, target, size))? {
+            return Ok(());
+        }
+        let is_new = there.begin(target)?;
+        let shared = disk::second_copy::share_blocks(&self.path, target);
+        if shared.is_err() && is_new {
+            there::remove(target)?;
+        }
+        shared?;
+        let file = OpenOptions::new().write(true).open(target);
+        let file = file.map_err(|error| io_error("open", target, error))?;
+        file.set_len(size).map_err(|error| io_error("extend", target, error))?;
         file.sync_all().map_err(|error| io_error("make durable", target, error))
     }
 
-    /// Makes `target` a QCOW2 that has what differs from it, and is at least `size_bytes` long. `Refused` if the target
-    /// exists; `Io`.
-    pub fn overlay(&self, kept: &KeptImages, target: &Path, size_bytes: Option<u64>) -> Result<()> {
+    /// Makes `target` a QCOW2 that has what differs from it, and is at least `size_bytes` long. `Refused` if something
+    /// is there that may not be; `Io`.
+    pub fn overlay(
+        &self,
+        kept: &KeptImages,
+        target: &Path,
+        size_bytes: Option<u64>,
+        there: There,
+    ) -> Result<()> {
         let sector = self.about.sector_bytes;
         let geometry = Geometry {
             size_bytes: self.about.size_bytes.max(size_bytes.unwrap_or(0)),
@@ -243,7 +263,7 @@ impl Base {
         };
         let key =
             self.path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
-        Overlay::make(&kept.folder, (&key, &self.path), target, geometry)
+        Overlay::make(&kept.folder, (&key, &self.path), (target, there), geometry)
     }
 }
 

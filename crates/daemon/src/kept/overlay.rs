@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use base::{Digest, Error, ErrorKind, Result};
+use base::{Digest, Error, Result};
 use disk::{Geometry, WriteAt as _};
 use serde::{Deserialize, Serialize};
 
+use super::there::{There, part_of, remove};
 use crate::private_file::io_error;
 
 /// What is known of an overlay.
@@ -24,26 +25,45 @@ impl Overlay {
     pub(super) fn make(
         folder: &Path,
         (key, image): (&str, &Path),
-        target: &Path,
+        (target, there): (&Path, There),
         geometry: Geometry,
     ) -> Result<()> {
         let target = std::path::absolute(target).map_err(|error| io_error("find", target, error))?;
-        if target.symlink_metadata().is_ok_and(|found| found.len() > 0) {
-            let text = format!("`{}` exists: an overlay is a new file", target.display());
-            return Err(Error::new(ErrorKind::Refused, text));
-        }
+        there.check(&target)?;
         let beside = target.with_file_name(format!(".diskcast-{key}"));
-        let beside = match std::fs::hard_link(image, &beside) {
-            Ok(()) => Some(beside),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Some(beside),
+        let (beside, is_new) = match std::fs::hard_link(image, &beside) {
+            Ok(()) => (Some(beside), true),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => (Some(beside), false),
             // Two filesystems, or one without a second name.
-            Err(_) => None,
+            Err(_) => (None, false),
         };
-        let base = beside.clone().unwrap_or_else(|| image.to_owned());
         let overlay = Self { key: key.to_owned(), target, beside };
+        let part = part_of(&overlay.target);
+        let made = overlay.finish(folder, (&part, image), there, geometry);
+        if made.is_err() {
+            remove(&part)?;
+            overlay.beside.iter().filter(|_| is_new).try_for_each(|beside| remove(beside))?;
+        }
+        made
+    }
+
+    /// Makes it under the name `part`, and then gives it its own.
+    fn finish(
+        &self,
+        folder: &Path,
+        (part, image): (&Path, &Path),
+        there: There,
+        geometry: Geometry,
+    ) -> Result<()> {
+        let base = self.beside.as_deref().unwrap_or(image);
+        disk::open_qcow2_overlay(part, geometry, false, base)?.sync()?;
+        if there.is_made(&self.target, || is_untouched(&self.target, part))? {
+            self.note(folder)?;
+            return remove(part);
+        }
         // Known before it exists: nobody may take away what it needs.
-        overlay.note(folder)?;
-        disk::open_qcow2_overlay(&overlay.target, geometry, false, &base)?.sync()
+        self.note(folder)?;
+        there.name(part, &self.target)
     }
 
     fn record(&self, folder: &Path) -> PathBuf {
@@ -112,4 +132,22 @@ fn is_needed(base: &Path) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Bytes of a header of QCOW2, and of the cluster with it, the names of features in any order, and the backing file.
+const HEADER_BYTES: usize = 104;
+const CLUSTER_BYTES: usize = 64 << 10;
+
+/// Whether the QCOW2 at `target` is as `fresh`, which was just made: over the same image, and nobody has written to it.
+fn is_untouched(target: &Path, fresh: &Path) -> Result<bool> {
+    let length = |path: &Path| path.metadata().map_err(|error| io_error("look at", path, error));
+    if length(target)?.len() != length(fresh)?.len() {
+        return Ok(false);
+    }
+    let read = |path: &Path| std::fs::read(path).map_err(|error| io_error("read", path, error));
+    let (one, other) = (read(target)?, read(fresh)?);
+    let is_same = |range: std::ops::Range<usize>| one.get(range.clone()) == other.get(range);
+    Ok(is_same(0..HEADER_BYTES)
+        && is_same(CLUSTER_BYTES..other.len())
+        && disk::qcow2_backing(target)? == disk::qcow2_backing(fresh)?)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use base::{Digest, ErrorKind};
 
-use super::{About, Base, Bounds, Filling, Found, KeptImages};
+use super::{About, Base, Bounds, Filling, Found, KeptImages, There};
 
 const BYTES: usize = 1 << 20;
 
@@ -85,8 +85,8 @@ fn an_overlay_keeps_what_it_needs() {
     let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
     let base = fill(&kept, 1);
     let (target, renamed) = (folder.path().join("disk.0"), folder.path().join("another name"));
-    base.overlay(&kept, &target, None).unwrap();
-    let again = base.overlay(&kept, &target, None).map_err(|error| error.kind());
+    base.overlay(&kept, &target, None, There::Nothing).unwrap();
+    let again = base.overlay(&kept, &target, None, There::Nothing).map_err(|error| error.kind());
     assert_eq!(again, Err(ErrorKind::Refused), "what a machine has is not written over");
     drop(base);
     let nothing = Bounds { size: 0, keep_free: 0 };
@@ -97,4 +97,44 @@ fn an_overlay_keeps_what_it_needs() {
     std::fs::write(&renamed, b"no QCOW2").unwrap();
     assert_eq!(kept.clean(nothing).unwrap(), ["image1@1"]);
     assert!(!beside.exists());
+}
+
+#[test]
+fn a_second_attempt_takes_nothing_from_a_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
+    let (base, other) = (fill(&kept, 1), fill(&kept, 2));
+    let target = folder.path().join("disk.0");
+    let make =
+        |base: &Base, size, there| base.overlay(&kept, &target, size, there).map_err(|error| error.kind());
+    let files = || {
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    // What the first attempt made is there, as it was made.
+    make(&base, None, There::Nothing).unwrap();
+    let made = std::fs::read(&target).unwrap();
+    assert_eq!(make(&base, None, There::Same), Ok(()));
+    assert_eq!(std::fs::read(&target).unwrap(), made);
+    // Of another image, or of another size, or changed since.
+    let before = files();
+    assert_eq!(make(&other, None, There::Same), Err(ErrorKind::Refused));
+    assert_eq!(make(&base, Some(2 * BYTES as u64), There::Same), Err(ErrorKind::Refused));
+    let mut changed = made.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    std::fs::write(&target, &changed).unwrap();
+    assert_eq!(make(&base, None, There::Same), Err(ErrorKind::Refused));
+    assert_eq!(std::fs::read(&target).unwrap(), changed);
+    assert_eq!(files(), before, "nothing is left behind");
+    // It still needs its image.
+    drop((base, other));
+    assert_eq!(kept.clean(Bounds { size: 0, keep_free: 0 }).unwrap(), ["image2@1"]);
+    assert_eq!(files(), before);
+    let base = here(&kept, 1);
+    let make = |there| base.overlay(&kept, &target, None, there).map_err(|error| error.kind());
+    assert_eq!(make(There::Anything), Ok(()));
+    assert_eq!(make(There::Same), Ok(()), "it is as new");
 }

@@ -40,6 +40,7 @@ pub(crate) fn start_at(tls: bool, location: &Location) -> Bench {
         token_out: None,
         places: Default::default(),
         netboot: None,
+        agents: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),

@@ -9,6 +9,8 @@ pub const WORK_FORMAT: u32 = 1;
 pub const FROM_HERE: &str = "{here}";
 /// The line that lets a host fetch which waits for others ([`HostJob::meets`]).
 pub const GO: &str = "go";
+/// In what a machine is to do: its name.
+pub const MACHINE: &str = "{host}";
 
 /// What a host is to do: the first line of its standard input. The end of that input calls it off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +39,10 @@ pub struct HostJob {
     /// Whether an earlier attempt may have begun: what the target holds right is kept.
     #[serde(default)]
     pub resume: bool,
+    /// Whether a copy takes the place of what is there. Otherwise it is a new file, or the same copy that an earlier
+    /// attempt made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replace: bool,
     /// Whether the host says that it has arrived, and waits for [`GO`] before it fetches: others are on the way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub meets: bool,
@@ -46,6 +52,9 @@ pub struct HostJob {
     /// Script that runs inside the written system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written: Option<String>,
+    /// Command for a shell when the copy is there and checked. Only when it succeeds the host is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
 }
 
 /// How a target becomes a copy of an image that its host keeps.
@@ -58,6 +67,45 @@ pub enum Copies {
     Share,
     /// An attached disk of this name, which runs from the server at once.
     Attach,
+}
+
+/// What the agent of a system that runs is to do: a [`HostJob`] without its server and its target.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Put {
+    /// `image@version`; in a request also `image` or `image:tag`.
+    pub reference: String,
+    /// [`HostJob::root`]; in a request it may be empty.
+    #[serde(default)]
+    pub root: String,
+    /// [`HostJob::copy`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<Copies>,
+    /// [`HostJob::options`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    /// [`HostJob::before`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// [`HostJob::written`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<String>,
+    /// [`HostJob::after`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+impl Put {
+    /// Puts the name of a machine where `{host}` stands.
+    #[must_use]
+    pub fn of_machine(&self, name: &str) -> Self {
+        let filled = |text: &String| text.replace(MACHINE, name);
+        Self {
+            options: self.options.iter().map(filled).collect(),
+            before: self.before.as_ref().map(filled),
+            after: self.after.as_ref().map(filled),
+            ..self.clone()
+        }
+    }
 }
 
 /// What a host says: a line of its standard output. [`Self::Ready`] and [`Self::Failed`] are the last ones.
@@ -134,9 +182,11 @@ mod tests {
             options: vec![],
             size_bytes: None,
             resume: false,
+            replace: false,
             meets: false,
             before: None,
             written: None,
+            after: None,
         };
         let from = |server: &str, here: Option<&str>| {
             job(server).server_from(here.map(|here| here.parse().unwrap()))

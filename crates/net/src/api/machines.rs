@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::deploy::Put;
+
 /// What a machine's signature begins with.
 const PROOF_DOMAIN: &[u8] = b"diskcast machine 1\0";
 
@@ -38,6 +40,9 @@ pub struct MachineFacts {
     pub firmware: String,
     /// Its disks.
     pub disks: Vec<DiskFacts>,
+    /// Whether it runs its own system, in which an agent calls; otherwise it booted from the network.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub runs: bool,
 }
 
 /// The body of `POST /api/v1/machines/call`: a machine asks what to do.
@@ -54,9 +59,23 @@ pub struct MachineCall {
     /// The job that it works on already: it only says that it lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working: Option<u64>,
+    /// How far that job is, if it has a measure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<JobProgress>,
     /// What became of a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<JobOutcome>,
+}
+
+/// How far a job is that an agent works on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobProgress {
+    /// `compare`, `install` or `verify`.
+    pub step: String,
+    /// Bytes of this step that are done.
+    pub done_bytes: u64,
+    /// All bytes of this step.
+    pub total_bytes: u64,
 }
 
 /// What became of a job.
@@ -102,9 +121,12 @@ pub enum Order {
         /// The work.
         #[serde(flatten)]
         work: Work,
-        /// The rule that says which disk, `disk:serial=S1`; none for the only one.
+        /// The rule that says which disk, `disk:serial=S1`; none for the only one. Of [`Work::Put`] the target.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disk: Option<String>,
+        /// Whether it was ordered before, and may have begun.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        again: bool,
         /// The secret of a token for the image that the work is about.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         secret: Option<crate::token::Secret>,
@@ -134,6 +156,8 @@ pub enum Work {
     Wipe,
     /// Nothing: a shell on the machine's console.
     Shell,
+    /// Put an image into a target of a system that runs.
+    Put(Put),
 }
 
 impl std::fmt::Display for Work {
@@ -143,6 +167,7 @@ impl std::fmt::Display for Work {
             Self::Capture { image } => write!(f, "capture {image}"),
             Self::Wipe => write!(f, "wipe"),
             Self::Shell => write!(f, "shell"),
+            Self::Put(Put { reference, .. }) => write!(f, "put {reference}"),
         }
     }
 }
@@ -212,7 +237,7 @@ pub struct JobStatus {
     /// What is to be done.
     #[serde(flatten)]
     pub work: Work,
-    /// The rule for the disk.
+    /// The rule for the disk, or the target of [`Work::Put`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
     /// When it may begin, in seconds since 1970; 0 for at once.
@@ -240,12 +265,24 @@ impl Work {
     pub fn ends_with_start(&self) -> bool {
         match self {
             Self::Install { .. } | Self::Capture { .. } => true,
-            Self::Wipe | Self::Shell => false,
+            Self::Wipe | Self::Shell | Self::Put(_) => false,
         }
+    }
+
+    /// Whether the agent of a system that runs does it, and not a machine that booted from the network.
+    #[must_use]
+    pub fn is_for_agents(&self) -> bool {
+        matches!(self, Self::Put(_))
     }
 }
 
 impl JobStatus {
+    /// Whether its work is still to be done, or to be finished.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(self.stage, JobStage::Queued | JobStage::Taken | JobStage::Lost)
+    }
+
     /// Whether it may not begin yet at the time `unix`, in seconds since 1970.
     #[must_use]
     pub fn is_early(&self, unix: u64) -> bool {
@@ -278,6 +315,9 @@ pub struct MachineStatus {
     /// Its job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobStatus>,
+    /// How far that is, as an agent said last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<JobProgress>,
 }
 
 /// The answer to `GET /api/v1/machines`.
@@ -350,7 +390,8 @@ pub struct JobRequest {
     pub work: Work,
     /// Names, addresses or groups.
     pub machines: Vec<String>,
-    /// The rule that says which disk; none for the only one.
+    /// The rule that says which disk; none for the only one. Of [`Work::Put`] the target, where `{host}` stands for the
+    /// name of a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
     /// When it may begin, in seconds since 1970; 0 for at once.

@@ -19,13 +19,14 @@ mod swarms;
 mod tokens;
 
 pub use content::{CloneRequest, CreateRequest, DiffAnswer, DiffRange, LogAnswer, LogEntry, Written};
-pub use deploy::{Copies, FROM_HERE, GO, HostJob, HostWord, WORK_FORMAT};
+pub use deploy::{Copies, FROM_HERE, GO, HostJob, HostWord, MACHINE, Put, WORK_FORMAT};
 pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, Status, SwarmStatus};
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
 pub(crate) use machines::proof_text;
 pub use machines::{
-    After, DiskFacts, JobOutcome, JobRequest, JobStage, JobStatus, JobsMade, MachineAnswer, MachineCall,
-    MachineChange, MachineFacts, MachineLog, MachineStatus, Machines, NewMachine, Order, Power, Work,
+    After, DiskFacts, JobOutcome, JobProgress, JobRequest, JobStage, JobStatus, JobsMade, MachineAnswer,
+    MachineCall, MachineChange, MachineFacts, MachineLog, MachineStatus, Machines, NewMachine, Order, Power,
+    Work,
 };
 pub use probes::{ProbeGrant, ProbeRequest, ProbeView};
 pub use problem::{Problem, ProblemKind};

@@ -9,13 +9,11 @@ use net::api::{After, Work};
 use net::token::{Fingerprint, JoinToken, Secret};
 use tempfile::NamedTempFile;
 
+use crate::commands::job_log::{Log, cut};
 use crate::exit::{Exit, Failure, Result};
 
 /// The rule for the disk of a job that names none: there must be just one.
 const ONLY_DISK: &str = "disk:size=>=0";
-/// Longest words of a failure, and longest log, that are sent, in bytes.
-const WORDS_BYTES_MAX: usize = 1500;
-const LOG_BYTES_MAX: usize = 16 << 10;
 
 /// What a job says, besides its work.
 pub(super) struct Job<'a> {
@@ -25,28 +23,6 @@ pub(super) struct Job<'a> {
     pub secret: Option<Secret>,
     /// The machine's name.
     pub name: Option<String>,
-}
-
-/// What the commands have said.
-#[derive(Default)]
-pub(super) struct Log(String);
-
-impl Log {
-    fn add(&mut self, line: &str) {
-        self.0.push_str(line);
-        self.0.push('\n');
-        // Not each time: that would copy all of it for each line.
-        if self.0.len() > 2 * LOG_BYTES_MAX {
-            let begin = self.0.ceil_char_boundary(self.0.len() - LOG_BYTES_MAX);
-            self.0.drain(..begin);
-        }
-    }
-
-    /// The end of it.
-    pub(super) fn into_text(self) -> Option<String> {
-        let begin = self.0.ceil_char_boundary(self.0.len().saturating_sub(LOG_BYTES_MAX));
-        Some(self.0[begin..].to_owned()).filter(|text| !text.is_empty())
-    }
 }
 
 impl Job<'_> {
@@ -63,6 +39,10 @@ impl Job<'_> {
             }
             Work::Wipe => self.wipe(log),
             Work::Shell => Ok(()),
+            Work::Put(_) => {
+                let text = "this machine booted from the network: the job is for its own system";
+                Err(Failure::new(Exit::Refused, text))
+            }
         }
     }
 
@@ -150,6 +130,6 @@ fn said(command: &mut Command, log: &mut Log) -> Result<()> {
         .into_iter()
         .find(|words| !words.is_empty())
         .expect("the last one is not empty");
-    words.truncate(words.floor_char_boundary(WORDS_BYTES_MAX));
+    cut(&mut words);
     Err(Failure::new(Exit::Failed, words))
 }

@@ -10,18 +10,21 @@ use crate::args::QUIESCE;
 use crate::args::parse::{parse_lifetime, parse_window};
 use crate::commands::hosts::{At, Terms};
 
-/// Put an image on many hosts, by ssh or by booting from the network
+/// Put an image on many hosts: by ssh, by their agents, or by booting from the network
 ///
 /// With `--to`, hosts get the image into `--target` at once, by ssh: each runs `diskcast work`, and all that fetch at
 /// the same time share one multicast. Images of a repository on this machine are served by the deploy itself; with
 /// `--server`, or `--repo https://...`, by that server. Each host is ready when its own copy is there and checked. What
 /// fails is tried again, and goes on where it was.
 ///
-/// Without `--to`, machines that boot from the network take the job when they boot, or at once if they wait in our
-/// system. `diskcast hosts` shows how far they are.
+/// Without `--to`, with `--target`, agents of hosts that run take the job (`diskcast agent --server`): ssh is not needed.
+///
+/// Without both, machines that boot from the network take the job when they boot, or at once if they wait in our
+/// system. `diskcast hosts` shows how far they are, `--follow` stays until they are done.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "diskcast deploy [OPTIONS] <NAME> --to <HOSTS> --target <TARGET> [-- OPTIONS OF FETCH]\n       \
+                      diskcast deploy [OPTIONS] <NAME> <HOSTS>... --target <TARGET> [-- OPTIONS OF FETCH]\n       \
                       diskcast deploy [OPTIONS] <NAME> <MACHINES>...",
     after_help = "\
 Examples:
@@ -30,13 +33,15 @@ Examples:
   diskcast deploy web --to @deploy-web.retry
   diskcast deploy shop --commit --to db1,web1,web2 --target vm1      their disks at one moment
   diskcast deploy shop --resume --to db7,web7,web8 --target vm1 --server https://10.0.0.1:7717
+  diskcast deploy web rack4 --target '/srv/vm/{host}.img' --follow   by agents
   diskcast deploy classroom lab-07                                   boots from the network
   diskcast deploy classroom@12 lab --wake --at 2026-12-01T22:30:00+01:00"
 )]
 pub(crate) struct Args {
     /// `image`, `image:tag` or `image@version`
     pub name: String,
-    /// Machines that boot from the network: by name or address of the network card, groups, or `*` for all
+    /// Machines that boot from the network or run an agent: by name or address of the network card, groups, or `*` for
+    /// all
     #[arg(required_unless_present = "to", conflicts_with = "to", value_name = "MACHINES")]
     pub machines: Vec<String>,
     /// Leave the disk as it was captured: without a host name and identity of its own
@@ -48,6 +53,9 @@ pub(crate) struct Args {
     /// How long the first machine waits for the others, so that they begin together
     #[arg(long, value_name = "TIME", value_parser = parse_window, default_value = "15s")]
     pub window: Duration,
+    /// Stay until all machines have done it or failed, and tell of each. Ctrl-C does not end their jobs
+    #[arg(long, conflicts_with = "to")]
+    pub follow: bool,
     #[command(flatten)]
     pub terms: Terms,
     #[command(flatten)]
@@ -57,7 +65,7 @@ pub(crate) struct Args {
 }
 
 /// What a set has no use for.
-const NOT_OF_SETS: [&str; 10] = [
+const NOT_OF_SETS: [&str; 11] = [
     "copy",
     "at_once",
     "wave",
@@ -66,13 +74,14 @@ const NOT_OF_SETS: [&str; 10] = [
     "host_time",
     "before",
     "written",
+    "after",
     "advertise",
     "options",
 ];
 
 /// How hosts get it that are reached by ssh.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "By ssh")]
+#[command(next_help_heading = "On hosts that run")]
 pub(crate) struct BySsh {
     /// Hosts as ssh takes them, with ranges such as `node[01-16]`; groups of the inventory; or @FILE with lines of
     /// hosts and variables. Separated by commas; may be repeated
@@ -81,12 +90,12 @@ pub(crate) struct BySsh {
     /// Hosts, groups and variables, as Ansible's inventories in INI form
     #[arg(long, value_name = "FILE", requires = "to")]
     pub inventory: Option<PathBuf>,
-    /// Where each host gets it: a device, a volume or a file there. `{host}` and `{VARIABLE}` stand for what the host
-    /// has [default: the variable `target`]
-    #[arg(long, value_name = "TARGET", requires = "to")]
+    /// Where each host gets it: a device, a volume or a file there. `{host}` and, by ssh, `{VARIABLE}` stand for what the
+    /// host has [default: the variable `target`]
+    #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
     /// Keep the image on each host, and make the target a copy of it: at once, if the host has the image
-    #[arg(long, value_enum, value_name = "FORM", requires = "to", conflicts_with_all = ["written", "options"])]
+    #[arg(long, value_enum, value_name = "FORM", conflicts_with_all = ["written", "options"])]
     pub copy: Option<CopyForm>,
     /// Make NAME a set: the attached disks that --target names, as they are at one moment on all hosts
     #[arg(long, requires = "to", conflicts_with_all = NOT_OF_SETS)]
@@ -126,14 +135,17 @@ pub(crate) struct BySsh {
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, requires = "to")]
     pub host_time: Option<Duration>,
     /// Longest time for all [default: none]
-    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, requires = "to")]
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
     pub time: Option<Duration>,
     /// Command that each host runs before anything is written; if it fails, the host is left as it is
-    #[arg(long, value_name = "COMMAND", requires = "to")]
+    #[arg(long, value_name = "COMMAND")]
     pub before: Option<String>,
     /// Script of this machine that runs inside the written system of each host
-    #[arg(long, value_name = "FILE", requires = "to")]
+    #[arg(long, value_name = "FILE")]
     pub written: Option<PathBuf>,
+    /// Command that each host runs when its copy is there and checked: it is ready when that has succeeded
+    #[arg(long, value_name = "COMMAND")]
+    pub after: Option<String>,
     /// OpenSSH's client, with options
     #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "to")]
     pub ssh: String,
@@ -150,7 +162,7 @@ pub(crate) struct BySsh {
     #[arg(long, value_name = "FILE", requires = "to")]
     pub retry_file: Option<PathBuf>,
     /// Further options of `diskcast fetch`, for each host: `-- --grow --hostname {host}`
-    #[arg(last = true, value_name = "OPTIONS OF FETCH", requires = "to")]
+    #[arg(last = true, value_name = "OPTIONS OF FETCH")]
     pub options: Vec<String>,
 }
 

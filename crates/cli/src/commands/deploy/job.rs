@@ -26,6 +26,7 @@ pub(super) struct Draft {
     copy: Option<Copies>,
     before: Option<String>,
     written: Option<String>,
+    after: Option<String>,
 }
 
 /// The jobs of all hosts; `references` has the version of each if they get different ones. A variable that a host lacks
@@ -52,6 +53,7 @@ fn draft(by: &BySsh, entry: &Entry, reference: Option<String>, written: Option<&
         copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
         before: by.before.as_deref().map(filled).transpose()?,
         written: written.map(str::to_owned),
+        after: by.after.as_deref().map(filled).transpose()?,
     })
 }
 
@@ -102,9 +104,11 @@ impl Draft {
             options: self.options.clone(),
             size_bytes: None,
             resume: false,
+            replace: false,
             meets: false,
             before: self.before.clone(),
             written: self.written.clone(),
+            after: self.after.clone(),
         };
         Host { name: self.name.clone(), address: self.address.clone(), job }
     }

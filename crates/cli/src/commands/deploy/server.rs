@@ -99,6 +99,7 @@ impl Source {
             token_out: None,
             places: Places::default(),
             netboot: None,
+            agents: false,
             public: PublicImages::default(),
             torrent: None,
             log: Arc::new(|_| {}),

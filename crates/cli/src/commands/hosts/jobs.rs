@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use net::api::{JobRequest, Power, Work};
+use net::api::{JobRequest, JobsMade, Power, Work};
 use net::client::Client;
 use serde_json::json;
 
@@ -45,8 +45,10 @@ pub(crate) fn give(
     machines: &[String],
     terms: &Terms,
     window: Duration,
-) -> Result<()> {
-    terms.disk.as_deref().map(crate::target::check_rule).transpose()?;
+) -> Result<JobsMade> {
+    if !work.is_for_agents() {
+        terms.disk.as_deref().map(crate::target::check_rule).transpose()?;
+    }
     if work == Work::Wipe && !context.global.yes {
         let question = format!("the disks of {} will be erased", machines.join(", "));
         prompt::confirm(&question, "say --yes if you are sure")?;
@@ -66,13 +68,15 @@ pub(crate) fn give(
     let made = client.give_job(&request)?;
     let work = serde_json::to_value(&made.work).expect("work is plain data");
     let record = json!({ "type": "job", "job": work, "begins": request.begins, "machines": made.machines });
+    let asks = if made.work.is_for_agents() { "when its agent asks" } else { "when it boots" };
     let when = match request.begins.saturating_sub(clock::unix_seconds()) {
-        0 => "when it boots".to_owned(),
+        0 => asks.to_owned(),
         seconds => {
-            format!("when it boots in {} or later", base::units::show_duration(Duration::from_secs(seconds)))
+            format!("{asks} in {} or later", base::units::show_duration(Duration::from_secs(seconds)))
         }
     };
     context.output.result(&record, || {
         format!("job for {}, {when}: {}; see `diskcast hosts`\n", names(&made.machines), made.work)
-    })
+    })?;
+    Ok(made)
 }

@@ -64,7 +64,16 @@ fn seen(machine: &MachineStatus) -> String {
 fn job(machine: &MachineStatus) -> String {
     match &machine.job {
         _ if !machine.admitted => "not admitted".to_owned(),
-        Some(job) => format!("{}: {}", job.work, job.stage.name()),
+        Some(job) => format!("{}: {}{}", job.work, job.stage.name(), progress(machine)),
         None => "-".to_owned(),
     }
+}
+
+/// How far its agent is with its job.
+fn progress(machine: &MachineStatus) -> String {
+    let progress = machine.progress.as_ref().filter(|progress| progress.total_bytes > 0);
+    let percent = |done: u64, total: u64| u128::from(done) * 100 / u128::from(total);
+    progress.map_or_else(String::new, |progress| {
+        format!(", {} {} %", progress.step, percent(progress.done_bytes, progress.total_bytes))
+    })
 }

@@ -70,9 +70,11 @@ impl Work {
         let _lock = self.lock(&job.target, speaker)?;
         if let Some(command) = &job.before {
             speaker.doing("runs the command before");
-            let mut shell = Command::new("sh");
-            shell.args(["-c", command]).env("DISKCAST_TARGET", &job.target);
-            self.check(shell.env("DISKCAST_IMAGE", &job.reference), "the command before the image failed")?;
+            let refused = |failure: Failure| match failure.exit {
+                Exit::Interrupted => failure,
+                _ => Failure::new(Exit::Refused, failure.message).hint("nothing was written"),
+            };
+            self.shell(command, job, "the command before the image failed").map_err(refused)?;
         }
         speaker.doing("asks the server");
         let fetch = |job: &HostJob| self.fetch(job, server, speaker);
@@ -81,8 +83,12 @@ impl Work {
             Some(Copies::Attach) => attach::make(job, server, place, (&self.stop, speaker)),
             Some(copies) => copy::make(job, copies, keeping, (&self.stop, speaker), fetch),
         }?;
-        if let Some(size) = job.size_bytes.filter(|_| job.copy != Some(Copies::Overlay)) {
+        if let Some(size) = job.size_bytes.filter(|_| job.copy.is_none()) {
             extend(Path::new(&job.target), size)?;
+        }
+        if let Some(command) = &job.after {
+            speaker.doing("runs the command after");
+            self.shell(command, job, "the image is there, but the command after it failed")?;
         }
         Ok(done)
     }
@@ -154,17 +160,17 @@ impl Work {
         }
     }
 
-    /// Runs a command to its end.
-    fn check(&self, command: &mut Command, doing: &str) -> Result<()> {
+    /// Lets a shell run `command` to its end, which knows what the job is about.
+    fn shell(&self, command: &str, job: &HostJob, failed: &str) -> Result<()> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).env("DISKCAST_TARGET", &job.target).env("DISKCAST_IMAGE", &job.reference);
         // What it prints is for people: standard output has words for a program.
-        let child = self.start(command.stdin(Stdio::null()).stdout(std::io::stderr()))?;
+        let child = self.start(shell.stdin(Stdio::null()).stdout(std::io::stderr()))?;
         let status = self.wait(child)?;
         match status.success() {
             true => Ok(()),
             false if self.stop.is_stopped() => Err(called_off()),
-            false => {
-                Err(Failure::new(Exit::Refused, format!("{doing}: {status}")).hint("nothing was written"))
-            }
+            false => Err(Failure::new(Exit::Failed, format!("{failed}: {status}"))),
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use base::Digest;
-use daemon::kept::{About, Base, Found, KeptImages};
+use daemon::kept::{About, Base, Found, KeptImages, There};
 use net::api::{Copies, HostJob, HostWord};
 use net::clock::Stop;
 use serde_json::{Value, json};
@@ -25,17 +25,20 @@ pub(super) fn make(
     fetch: impl Fn(&HostJob) -> Result<(String, Value)>,
 ) -> Result<(String, Value)> {
     let target = Path::new(&job.target);
-    if job.resume && target.exists() {
-        // Its attempt did not end, so nothing has used it.
-        std::fs::remove_file(target)?;
-    }
+    let there = match (job.replace, job.resume) {
+        (true, _) => There::Anything,
+        (_, true) => There::Same,
+        _ => There::Nothing,
+    };
+    // Before the image is fetched for nothing.
+    there.check(target)?;
     let root: Digest = job.root.parse().map_err(|_| Failure::new(Exit::Usage, "the job names no content"))?;
     let kept = KeptImages::open(&keeping.folder()?)?;
     let (base, report) = base(&kept, job, root, keeping, (stop, speaker), fetch)?;
     speaker.doing("makes the copy");
     match copies {
-        Copies::Overlay => base.overlay(&kept, target, job.size_bytes)?,
-        Copies::Share => base.share(target)?,
+        Copies::Overlay => base.overlay(&kept, target, job.size_bytes, there)?,
+        Copies::Share => base.share(target, job.size_bytes, there)?,
         Copies::Attach => unreachable!("such a disk needs no image here"),
     }
     Ok((job.root.clone(), report))
@@ -73,6 +76,7 @@ fn base(
                     size_bytes: None,
                     resume: true,
                     written: None,
+                    after: None,
                     ..job.clone()
                 };
                 let (found, report) = fetch(&whole)?;

@@ -88,10 +88,12 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
         size_bytes: order.size_mb.map(|size| size * MIB),
         // A script that was killed may have begun; no machine has run from the disk yet.
         resume: true,
+        replace: true,
         meets: false,
         // The folder, and who tells OpenNebula how much is used of it.
         before: Some(format!("mkdir -p {folder} && echo diskcast >{store}/.monitor")),
         written: None,
+        after: None,
     };
     let host = Host { name: order.target.host.clone(), address: address(&order.target.host), job };
     let stop = Stop::new();

@@ -3,19 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use net::api::{DiskFacts, MachineFacts};
+use net::interface::Interface;
 
 use crate::exit::{Exit, Failure, Result};
 
-/// What this machine is, which booted from `interface`.
-pub(super) fn facts(interface: &str) -> Result<MachineFacts> {
+/// What this machine is, which is known by the card of `interface`; `runs` says that it runs its own system.
+pub(super) fn facts(interface: &Interface, runs: bool) -> Result<MachineFacts> {
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         (!text.is_empty()).then_some(text)
     };
     let dmi = |name: &str| read(Path::new("/sys/class/dmi/id").join(name));
-    let mac = read(Path::new("/sys/class/net").join(interface).join("address"));
-    let mac =
-        mac.ok_or_else(|| Failure::new(Exit::NotFound, format!("there is no interface `{interface}`")))?;
+    let mac = interface.card.map(|card| card.to_string()).ok_or_else(|| {
+        Failure::new(Exit::NotFound, format!("the interface `{}` has no card", interface.name))
+    })?;
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
     let product =
@@ -33,6 +34,7 @@ pub(super) fn facts(interface: &str) -> Result<MachineFacts> {
         memory_bytes: kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024,
         firmware: firmware(),
         disks: disk::find::candidates().into_iter().map(disk).collect(),
+        runs,
     })
 }
 

@@ -1,0 +1,93 @@
+//! A machine that asks a server what to do: one that booted from the network, or one that runs an agent.
+
+use std::time::Duration;
+
+use net::api::{JobOutcome, JobProgress, MachineAnswer, MachineCall, MachineFacts};
+use net::client::{Client, ClientOptions};
+use net::clock::Stop;
+use net::machine_key::MachineKey;
+use net::token::{Fingerprint, JoinToken};
+use parking_lot::Mutex;
+
+use crate::exit::Result;
+
+/// How often a machine calls while it works.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(super) struct Caller {
+    client: Client,
+    pub fingerprint: Option<Fingerprint>,
+    key: MachineKey,
+    facts: MachineFacts,
+    /// What the next call signs.
+    nonce: Mutex<Option<String>>,
+}
+
+impl Caller {
+    /// Sends nothing yet. `key` and `facts` are asked for what they are with the client's own address of the server.
+    pub(super) fn new(
+        (server, pin): (&str, Option<&str>),
+        options: ClientOptions,
+        about: impl FnOnce(&Client) -> Result<(MachineKey, MachineFacts)>,
+    ) -> Result<Self> {
+        // A call needs no token; what matters is the fingerprint before it.
+        let token: JoinToken = format!("diskcast1.{}.machine", pin.unwrap_or("-")).parse()?;
+        let fingerprint = token.fingerprint;
+        let client = Client::connect(server, &token, options)?;
+        let (key, facts) = about(&client)?;
+        Ok(Self { client, fingerprint, key, facts, nonce: Mutex::default() })
+    }
+
+    /// The server's URL.
+    pub(super) fn server(&self) -> &str {
+        self.client.url()
+    }
+
+    /// What it says of this machine.
+    pub(super) fn facts(&self) -> &MachineFacts {
+        &self.facts
+    }
+
+    /// Asks what to do.
+    pub(super) fn ask(&self, outcome: Option<&JobOutcome>) -> Result<MachineAnswer> {
+        self.call(None, None, outcome)
+    }
+
+    /// Each call signs the nonce of the one before, so one waits for the other.
+    fn call(
+        &self,
+        working: Option<u64>,
+        progress: Option<JobProgress>,
+        outcome: Option<&JobOutcome>,
+    ) -> Result<MachineAnswer> {
+        let mut nonce = self.nonce.lock();
+        let signature = nonce.take().map(|nonce| self.key.sign(&nonce, &self.facts.mac));
+        let (facts, key, outcome) = (self.facts.clone(), self.key.public(), outcome.cloned());
+        let call = MachineCall { facts, key, signature, working, progress, outcome };
+        let answer = self.client.call_of_machine(&call)?;
+        *nonce = Some(answer.nonce.clone());
+        Ok(answer)
+    }
+
+    /// Does `work`, and calls the server meanwhile, so that it knows that this machine lives, and how far the work is.
+    pub(super) fn at_work(
+        &self,
+        job: u64,
+        progress: &(dyn Fn() -> Option<JobProgress> + Sync),
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let stop = Stop::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while stop.pause(HEARTBEAT) {
+                    // A server that is away for a while is no reason to stop.
+                    let _ = self.call(Some(job), progress(), None);
+                }
+            });
+            let done = work();
+            stop.stop();
+            done
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Jobs for machines that ask a server what to do: those that boot from the network, and those that run an agent.
+
+use net::api::{After, Put, Work};
+
+use super::args::CopyForm;
+use super::{Args, following};
+use crate::commands::Context;
+use crate::commands::hosts::{self, Terms};
+use crate::exit::{Exit, Failure, Result};
+use crate::ui::prompt;
+
+/// Gives them the job.
+pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
+    let (work, terms) = work(args)?;
+    if let (Some(target), Work::Put(Put { copy: None, .. }), false) = (&terms.disk, &work, context.global.yes)
+    {
+        let question = format!("{target} of {} will be overwritten", args.machines.join(", "));
+        prompt::confirm(&question, "say --yes if you are sure")?;
+    }
+    let manager = hosts::manager(context, &args.server)?;
+    let made = hosts::give(context, &manager, work, &args.machines, &terms, args.window)?;
+    if args.follow { following::follow(context, &manager, &made, args.by_ssh.time) } else { Ok(()) }
+}
+
+/// What they are to do, and on which disk.
+fn work(args: &Args) -> Result<(Work, Terms)> {
+    let by = &args.by_ssh;
+    let usage = |text: &str, hint: &str| Err(Failure::new(Exit::Usage, text).hint(hint));
+    let Some(target) = &by.target else {
+        let hooks = [by.before.is_some(), by.written.is_some(), by.after.is_some()];
+        if by.copy.is_some() || hooks.contains(&true) || !by.options.is_empty() {
+            let hint = "name it for agents of hosts that run, or the hosts by --to for ssh";
+            return usage("--copy, --before, --written, --after and options of fetch need a --target", hint);
+        }
+        let after = After { own: !args.as_captured, grow: args.grow };
+        return Ok((Work::Install { reference: args.name.clone(), after }, args.terms.clone()));
+    };
+    if args.terms.disk.is_some() || args.as_captured || args.grow {
+        let hint = "options of fetch, such as --grow, stand behind `--`";
+        return usage("--disk, --as-captured and --grow are for machines that boot from the network", hint);
+    }
+    if by.copy == Some(CopyForm::Attach) {
+        let hint = "`diskcast deploy --to HOSTS --copy attach` does it by ssh";
+        return usage("agents attach no disks: the token of a job does not last", hint);
+    }
+    let written = by.written.as_ref().map(|path| {
+        std::fs::read_to_string(path)
+            .map_err(|error| base::Error::from_io(format!("read `{}`", path.display()), error))
+    });
+    let put = Put {
+        reference: args.name.clone(),
+        root: String::new(),
+        copy: by.copy.map(CopyForm::of_job),
+        options: by.options.clone(),
+        before: by.before.clone(),
+        written: written.transpose()?,
+        after: by.after.clone(),
+    };
+    Ok((Work::Put(put), Terms { disk: Some(target.clone()), ..args.terms.clone() }))
+}

@@ -1,0 +1,193 @@
+//! Hosts that run take jobs by their agents: real HTTPS on a virtual network, without ssh.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::running::Running;
+use common::{Bench, Served, assert_same};
+use lab::{Star, StarOptions};
+use serde_json::Value;
+
+/// Host 0 serves, and is where the administrator sits; the others run agents.
+struct Site {
+    star: Star,
+    bench: Bench,
+    /// `None` while it is away.
+    server: Option<Served>,
+    url: String,
+    disk: PathBuf,
+}
+
+impl Site {
+    /// `None` where there is no lab.
+    fn new(hosts: u32, mib: usize) -> Option<Self> {
+        if !lab::available_or_skip() {
+            return None;
+        }
+        let options = StarOptions { hosts: 1 + hosts, ..StarOptions::default() };
+        let (star, bench) = (Star::build(&options).unwrap(), Bench::new());
+        let disk = bench.disk("disk.img", mib, 1);
+        assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+        let url = format!("https://{}:7717", star.host(0).ipv4());
+        let mut site = Self { star, bench, server: None, url, disk };
+        site.serve();
+        Some(site)
+    }
+
+    fn serve(&mut self) {
+        let host = self.star.host(0);
+        let words = format!("--listen {}:7717 --interface eth0 --agents --token-out join.token", host.ipv4());
+        self.server = Some(Served::start(self.bench.command_in(host, &format!("serve --json {words}"))));
+    }
+
+    /// Starts the agent of a host, which keeps its images apart.
+    fn agent(&self, host: u32) -> Running {
+        let token = std::fs::read_to_string(self.bench.path("join.token")).unwrap();
+        let pin = token.split('.').nth(1).unwrap();
+        let words = format!("agent --server {} --pin {pin} --kept kept-{host} --keep-free 0", self.url);
+        Running::start(self.bench.command_in(self.star.host(host), &words))
+    }
+
+    /// Runs a command of the administrator.
+    fn manage(&self, words: &[&str]) -> (Option<i32>, Vec<Value>) {
+        let output = self.manager(words).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+    }
+
+    fn manager(&self, words: &[&str]) -> Command {
+        let mut command = self.bench.command_in(self.star.host(0), "--json --yes");
+        command.args(words).args(["--server", &self.url]);
+        command
+    }
+
+    /// Waits until the table shows what is wanted of the machines with these names, or cards.
+    fn until(&self, names: &[String], is_so: impl Fn(&Value) -> bool) {
+        let fits = |machines: &[Value], name: &String| {
+            machines.iter().any(|one| (one["name"] == **name || one["mac"] == **name) && is_so(one))
+        };
+        while !{
+            let machines = self.manage(&["hosts"]).1;
+            names.iter().all(|name| fits(&machines, name))
+        } {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Admits the hosts from 1 on under the names `host1` and so on.
+    fn admit(&self, hosts: u32) {
+        let cards: Vec<String> = (1..=hosts).map(|host| self.card(host)).collect();
+        self.until(&cards, |one| one["admitted"] == false && one["facts"]["runs"] == true);
+        for host in 1..=hosts {
+            let (exit, said) = self.manage(&[
+                "hosts",
+                "add",
+                &self.card(host),
+                "--name",
+                &format!("host{host}"),
+                "--group",
+                "all",
+            ]);
+            assert_eq!(exit, Some(0), "{said:?}");
+        }
+    }
+
+    /// The address of a host's card, as its kernel has it.
+    fn card(&self, host: u32) -> String {
+        let mut list = self.star.host(host).command("ip");
+        let said =
+            String::from_utf8(list.args(["-br", "link", "show", "eth0"]).output().unwrap().stdout).unwrap();
+        said.split_whitespace().nth(2).unwrap().to_owned()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.bench.path(name).display().to_string()
+    }
+}
+
+/// The record of a host.
+fn of<'a>(said: &'a [Value], host: &str) -> &'a Value {
+    let is_it = |record: &&Value| record["type"] == "host" && record["host"] == host;
+    said.iter().find(is_it).unwrap_or_else(|| panic!("nothing of {host} in {said:#?}"))
+}
+
+#[test]
+fn hosts_get_the_image_by_their_agents_and_those_that_can_not_are_named() {
+    let Some(site) = Site::new(3, 16) else { return };
+    let _agents: Vec<Running> = (1..=3).map(|host| site.agent(host)).collect();
+    site.admit(3);
+    std::fs::create_dir(site.bench.path("host3.img")).unwrap();
+    let target = site.path("{host}.img");
+    let (exit, said) = site.manage(&["deploy", "web", "all", "--target", &target, "--follow"]);
+    assert_eq!(exit, Some(3), "{said:#?}");
+    for host in ["host1", "host2"] {
+        assert_eq!(of(&said, host)["state"], "ready");
+        assert_same(&site.disk, &site.bench.path(&format!("{host}.img")));
+    }
+    let failed = of(&said, "host3");
+    assert!(failed["state"] == "failed" && failed["why"].as_str().unwrap().contains("host3.img"), "{failed}");
+    let log = site.manage(&["hosts", "log", "host3"]).1;
+    assert!(log[0]["text"].as_str().unwrap().contains("asks the server"), "{log:?}");
+
+    // Of a kept image the second copy is there at once, and what a machine has is not written over.
+    let received = || site.star.traffic().unwrap()[1].received.bytes;
+    let target = site.path("{host}.qcow2");
+    for (number, expected) in [(1, 0), (2, 1)] {
+        let before = received();
+        let words = ["deploy", "web", "host1", "--target", &target, "--copy", "overlay", "--follow"];
+        let (exit, said) = site.manage(&words);
+        assert_eq!(exit, Some(expected), "{said:#?}");
+        let taken = received() - before;
+        assert!(number == 1 || taken < 256 << 10, "{taken} bytes for an image that the host keeps");
+    }
+    site.bench.tool("qemu-img compare -f raw -F qcow2 disk.img host1.qcow2");
+}
+
+#[test]
+fn a_job_outlives_its_agent_and_its_server() {
+    let Some(mut site) = Site::new(1, 8) else { return };
+    let mut agent = site.agent(1);
+    site.admit(1);
+    let host = ["host1".to_owned()];
+    // The command before runs until its agent is told to end, and does nothing the second time.
+    let (mark, target) = (site.path("begun"), site.path("{host}.img"));
+    let before = format!("[ -e {mark} ] || {{ touch {mark}; exec sleep 1000; }}");
+    let (exit, said) = site.manage(&["deploy", "web", "host1", "--target", &target, "--before", &before]);
+    assert_eq!(exit, Some(0), "{said:?}");
+    while !Path::new(&mark).exists() {
+        std::thread::yield_now();
+    }
+    assert_eq!(site.manage(&["hosts", "cancel", "host1"]).0, Some(11), "it is at work");
+    agent.signal("TERM");
+    assert!(agent.child.wait().unwrap().success());
+    site.until(&host, |one| one["job"]["stage"] == "taken");
+
+    assert_eq!(site.server.take().unwrap().stop().0, Some(0));
+    site.serve();
+    // The agent has its key still: nobody has to admit it again.
+    let _agent = site.agent(1);
+    site.until(&host, |one| one["job"]["stage"] == "done");
+    assert_same(&site.disk, &site.bench.path("host1.img"));
+}
+
+#[test]
+fn a_stranger_and_a_server_without_agents_give_nothing() {
+    let Some(site) = Site::new(1, 1) else { return };
+    let _agent = site.agent(1);
+    let card = site.card(1);
+    site.until(std::slice::from_ref(&card), |one| one["admitted"] == false);
+    let words = ["deploy", "web", &card, "--target", "/dev/null"];
+    let (exit, said) = site.manage(&words);
+    assert_eq!(exit, Some(11), "{said:?}");
+    let (exit, said) = site.manage(&["deploy", "web", &card, "--target", "x", "--copy", "attach"]);
+    assert_eq!(exit, Some(2), "{said:?}");
+    let (exit, said) = site.manage(&["deploy", "web", &card, "--copy", "overlay"]);
+    assert_eq!(exit, Some(2), "{said:?}");
+    let other = site.bench.serve("");
+    let words = format!("hosts --server {} --json", other.url);
+    let said = site.bench.see(&words);
+    assert!(said.contains("--agents") && said.ends_with("exit: 11\n"), "{said}");
+}
