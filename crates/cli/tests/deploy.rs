@@ -126,6 +126,19 @@ fn hosts_get_the_image_and_those_that_can_not_are_named() {
 }
 
 #[test]
+fn hosts_are_reached_by_ipv6_and_beside_others_by_ipv4() {
+    let Some(site) = Site::new(2, 8) else { return };
+    let (one, two) = (site.star.host(1).ipv6(), site.star.host(2).ipv4());
+    std::fs::write(site.bench.path("hosts"), format!("host1 address={one}\nhost2 address={two}\n")).unwrap();
+    let (hosts, target) = (format!("@{}", site.path("hosts")), site.path("{host}.img"));
+    let (exit, said) = site.deploy(&["--to", &hosts, "--target", &target]);
+    assert_eq!(exit, Some(0), "{said:#?}");
+    for host in ["host1", "host2"] {
+        assert_same(&site.disk, &site.bench.path(&format!("{host}.img")));
+    }
+}
+
+#[test]
 fn a_plan_and_wrong_usage_start_nothing() {
     let Some(site) = Site::new(2, 1) else { return };
     let hosts = site.hosts(&["1 disk=vda", "2 disk=vdb"]);

@@ -82,7 +82,7 @@ pub(crate) struct Boots {
 }
 
 impl Boots {
-    /// Machines whose agents call, and none that boots from the network; the table of machines is in the folder `state`.
+    /// Machines whose agents call, and none that boots from the network; their table is in the folder `state`.
     pub(crate) fn of_agents(state: &Path) -> Result<Self> {
         let fleet = Fleet::open(state, Watch { boot_time: NEVER, sees_systems: false })?;
         Ok(Self { fleet, interface: None, power_program: None, _servers: None })

@@ -72,10 +72,12 @@ impl Sshd {
     fn start_at(&mut self, host: &Host, first: &str) -> std::io::Result<()> {
         let folder = self.folder.display();
         let settings = format!(
-            "Port {PORT}\nListenAddress {}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/client.pub\n\
+            "Port {PORT}\nListenAddress {}\nListenAddress {}\nHostKey {folder}/host\n\
+             AuthorizedKeysFile {folder}/client.pub\n\
              PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPidFile none\nMaxStartups 1000\n\
              MaxSessions 1000\nUseDNS no\nSubsystem sftp internal-sftp\n",
             host.ipv4(),
+            host.ipv6(),
         );
         let path = self.folder.join(format!("sshd-{}.conf", host.index()));
         std::fs::write(&path, settings)?;

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use net::clock::{Clock, Stop};
-use net::deploy::{Deploy, HostState, Rules};
+use net::deploy::{Deploy, HostState, Meeting, Rules, Times};
 use serde_json::json;
 
 pub(crate) use self::args::Args;
@@ -25,6 +25,10 @@ use crate::exit::{Exit, Failure, Result};
 use crate::ui::prompt;
 use crate::ui::table::{Align, Table};
 use crate::{clock, interrupt};
+
+/// Hosts of a deployment begin to fetch together: what went out before a host joins comes to it once more. One that
+/// waits says nothing, so it waits for half of the time for which it may be silent at most.
+const MEETING: Times = Times { window: Duration::from_secs(5), quiet: Duration::from_millis(500) };
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     if !args.by_ssh.to.is_empty() {
@@ -71,7 +75,10 @@ fn deploy(context: &Context, args: &Args) -> Result<()> {
     interrupt::cooperate(move || asked.stop())?;
     let clock = Clock::start();
     let mut screen = Screen::new(context, &entries);
-    let done = net::deploy::run(&jobs, (version, rules), (&ssh, None), &stop, |deploy, now| {
+    // Without a place to meet, each host begins when it has arrived.
+    let window = MEETING.window.min(by.silence / 2);
+    let meeting = Meeting::of(version, Times { window, ..MEETING }).ok();
+    let done = net::deploy::run(&jobs, (version, rules), (&ssh, meeting.as_ref()), &stop, |deploy, now| {
         screen.show(deploy, now);
     });
     screen.end();
@@ -90,11 +97,11 @@ fn plan(context: &Context, reference: &str, drafts: &[job::Draft], rules: &Rules
     let mut records = Vec::new();
     for (number, draft) in drafts.iter().enumerate() {
         let wave = number / rules.wave.max(1) + 1;
-        let (host, options) = (&draft.name, draft.options.join(" "));
+        let (host, options) = (&draft.name, draft.put.options.join(" "));
         records.push(json!({
             "type": "plan", "host": host, "wave": wave, "image": draft.reference.as_deref().unwrap_or(reference),
             "target": draft.target,
-            "options": draft.options,
+            "options": draft.put.options,
         }));
         table.row([host.clone(), wave.to_string(), draft.target.clone(), options]);
     }

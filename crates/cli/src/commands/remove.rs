@@ -73,8 +73,8 @@ fn find(repository: &Repository, reference: &Reference) -> Result<(u64, String)>
     }
 }
 
-/// The set that has this version as one of its disks. The images of a set's disks are called `SET.HOST`, and each of both
-/// may have dots.
+/// The set that has this version as one of its disks. The images of a set's disks are called `SET.HOST`, and each of
+/// both may have dots.
 fn set_of(repository: &Repository, image: &ImageName, number: u64) -> Result<Option<String>> {
     let name = image.as_str();
     for (dot, _) in name.match_indices('.') {

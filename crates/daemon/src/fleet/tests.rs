@@ -1,15 +1,16 @@
 //! Tests what machines are told, with the time as an argument.
 
+mod agents;
+
 use std::time::Duration;
 
 use base::{ErrorKind, Instant};
 use net::api::{
-    After, DiskFacts, JobOutcome, JobRequest, JobStage, MachineChange, MachineFacts, NewMachine, Power, Put,
-    Work,
+    After, DiskFacts, JobOutcome, JobRequest, JobStage, MachineChange, MachineFacts, NewMachine, Power, Work,
 };
 use net::mac::Mac;
 
-use super::machine::{Call, Now, Step, Task};
+use super::machine::{Call, Decision, Now, Step, Task};
 use super::silence::Watch;
 use super::table::{Swept, Table};
 
@@ -41,16 +42,19 @@ fn facts(mac: Mac) -> MachineFacts {
 
 /// What a machine with `key` is told, which has shown that it has it.
 fn told(table: &mut Table, mac: Mac, key: &str, outcome: Option<&JobOutcome>, seconds: u64) -> Task {
-    let call = Call {
-        facts: &facts(mac),
-        key,
-        outcome,
-        working: None,
-        progress: None,
-        proven: true,
-        nonce: "n".into(),
-    };
-    table.call(mac, call, now(seconds)).unwrap().task
+    decided(table, &facts(mac), key, outcome, seconds).task
+}
+
+fn decided(
+    table: &mut Table,
+    facts: &MachineFacts,
+    key: &str,
+    outcome: Option<&JobOutcome>,
+    seconds: u64,
+) -> Decision {
+    let (working, progress) = (None, None);
+    let call = Call { facts, key, outcome, working, progress, proven: true, nonce: "n".into() };
+    table.call(facts.mac.parse().unwrap(), call, now(seconds)).unwrap()
 }
 
 fn words(list: &[&str]) -> Vec<String> {
@@ -467,67 +471,4 @@ fn machines_of_one_deploy_begin_together_or_after_a_while() {
     // Who is late finds that the others have begun.
     assert!(matches!(told(&mut table, ONE, "k", None, 120), Task::Work(_)));
     assert!(matches!(told(&mut table, TWO, "k", None, 300), Task::Work(_)));
-}
-
-/// What the agent of a running system is told.
-fn told_agent(table: &mut Table, outcome: Option<&JobOutcome>, seconds: u64) -> (Task, bool) {
-    told_agent_with("agent", table, outcome, seconds)
-}
-
-fn told_agent_with(key: &str, table: &mut Table, outcome: Option<&JobOutcome>, seconds: u64) -> (Task, bool) {
-    let facts = MachineFacts { runs: true, ..facts(ONE) };
-    let progress = None;
-    let call = Call { facts: &facts, key, outcome, working: None, progress, proven: true, nonce: "n".into() };
-    let decision = table.call(ONE, call, now(seconds)).unwrap();
-    (decision.task, decision.again)
-}
-
-fn put() -> Work {
-    let put = Put { reference: "web@3".into(), options: words(&["--hostname", "{host}"]), ..Put::default() };
-    Work::Put(put)
-}
-
-#[test]
-fn an_agent_takes_jobs_for_its_system_and_leaves_others_to_the_one_that_boots() {
-    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
-    admit_new(&mut table);
-    let nothing = || Task::Wait("nothing to do".into());
-    assert_eq!(told_agent(&mut table, None, 1).0, nothing());
-    assert_eq!(told_agent(&mut table, None, 2000).0, nothing(), "it has started already");
-    let request = JobRequest { disk: Some("/srv/{host}.img".into()), ..request(put(), &["one"]) };
-    table.give(&request, &put(), at(2001)).unwrap();
-    assert!(!table.boots_ours(ONE, 0), "its own system is to do it");
-    // Somebody has its card's address, and waited until it was silent.
-    let (Task::Wait(why), _) = told_agent_with("a liar's key", &mut table, None, 2100) else {
-        panic!("a job")
-    };
-    assert!(why.contains("another key"), "{why}");
-    let (Task::Work(job), false) = told_agent(&mut table, None, 2101) else { panic!("no job, or again") };
-    assert_eq!(job.disk.as_deref(), Some("/srv/one.img"));
-    let Work::Put(given) = &job.work else { panic!("{:?}", job.work) };
-    assert_eq!(given.options, words(&["--hostname", "one"]));
-    // Its answer was lost, or the agent was started again.
-    assert!(matches!(told_agent(&mut table, None, 2103), (Task::Work(again), true) if again.job == job.job));
-    let done = JobOutcome { job: job.job, failure: None, log: None };
-    assert_eq!(told_agent(&mut table, Some(&done), 2104).0, Task::Wait("the job `put web@3` is done".into()));
-    assert_eq!(stage(&table, ONE), JobStage::Done);
-
-    // It boots from the network for what is to be done there.
-    deploy(&mut table, &["one"], 2105).unwrap();
-    let (Task::Wait(why), _) = told_agent(&mut table, None, 2106) else { panic!("it has a job") };
-    assert!(why.contains("boots from the network"), "{why}");
-    assert!(table.boots_ours(ONE, 0));
-    let Task::Work(job) = told(&mut table, ONE, "boots", None, 2190) else { panic!("no job") };
-    // Somebody switched it off and on: its own system must not keep the job in hand.
-    assert!(matches!(told_agent(&mut table, None, 2290).0, Task::Wait(_)));
-    assert_eq!(stage(&table, ONE), JobStage::Lost);
-    assert!(matches!(told(&mut table, ONE, "boots again", None, 2390), Task::Work(_)));
-    let done = JobOutcome { job: job.job, failure: None, log: None };
-    assert_eq!(told(&mut table, ONE, "boots again", Some(&done), 2391), Task::Start);
-    assert_eq!(told_agent(&mut table, None, 2490).0, nothing());
-    assert_eq!(stage(&table, ONE), JobStage::Back);
-
-    // A job for its system lets it start.
-    table.give(&request, &put(), at(2500)).unwrap();
-    assert_eq!(told(&mut table, ONE, "boots", None, 2600), Task::Start);
 }

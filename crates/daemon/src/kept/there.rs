@@ -31,8 +31,8 @@ impl There {
         }
     }
 
-    /// Whether the copy is at `target` already, of which `is_same` tells. `Refused` if something else is there that must
-    /// stay; `Io`.
+    /// Whether the copy is at `target` already, of which `is_same` tells. `Refused` if something else is there that
+    /// must stay; `Io`.
     pub(super) fn is_made(self, target: &Path, is_same: impl FnOnce() -> Result<bool>) -> Result<bool> {
         match self {
             Self::Same if holds_something(target) => match is_same()? {
@@ -43,8 +43,8 @@ impl There {
         }
     }
 
-    /// Makes an empty file if nothing is there. Returns whether it did. `Refused` if something is there that may not be;
-    /// `Io`.
+    /// Makes an empty file if nothing is there. Returns whether it did. `Refused` if something is there that may not
+    /// be; `Io`.
     pub(super) fn begin(self, target: &Path) -> Result<bool> {
         match File::create_new(target) {
             Ok(_) => Ok(true),

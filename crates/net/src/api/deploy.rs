@@ -13,7 +13,7 @@ pub const GO: &str = "go";
 pub const MACHINE: &str = "{host}";
 
 /// What a host is to do: the first line of its standard input. The end of that input calls it off.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostJob {
     /// [`WORK_FORMAT`].
     pub format: u32,
@@ -21,18 +21,11 @@ pub struct HostJob {
     pub server: String,
     /// The token for it.
     pub token: String,
-    /// The version: `image@number`.
-    pub reference: String,
     /// Where it goes: a device, a volume, a file or a rule for disks.
     pub target: String,
-    /// The name of the version's content (`Root::name`), in hexadecimal digits.
-    pub root: String,
-    /// Whether the host keeps the image and makes the target a copy of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub copy: Option<Copies>,
-    /// Further options of `diskcast fetch`.
-    #[serde(default)]
-    pub options: Vec<String>,
+    /// What goes there, and how.
+    #[serde(flatten)]
+    pub put: Put,
     /// Bytes that the target has at least: what the image lacks at its end is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
@@ -46,6 +39,22 @@ pub struct HostJob {
     /// Whether the host says that it has arrived, and waits for [`GO`] before it fetches: others are on the way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub meets: bool,
+}
+
+/// What is put into a target, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Put {
+    /// The version: `image@number`. In what an administrator asks of agents also `image` or `image:tag`.
+    pub reference: String,
+    /// The name of the version's content (`Root::name`), in hexadecimal digits; there it may be empty.
+    #[serde(default)]
+    pub root: String,
+    /// Whether the host keeps the image and makes the target a copy of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<Copies>,
+    /// Further options of `diskcast fetch`.
+    #[serde(default)]
+    pub options: Vec<String>,
     /// Command for a shell before anything is written. If it fails, nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
@@ -67,31 +76,6 @@ pub enum Copies {
     Share,
     /// An attached disk of this name, which runs from the server at once.
     Attach,
-}
-
-/// What the agent of a system that runs is to do: a [`HostJob`] without its server and its target.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Put {
-    /// `image@version`; in a request also `image` or `image:tag`.
-    pub reference: String,
-    /// [`HostJob::root`]; in a request it may be empty.
-    #[serde(default)]
-    pub root: String,
-    /// [`HostJob::copy`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub copy: Option<Copies>,
-    /// [`HostJob::options`].
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub options: Vec<String>,
-    /// [`HostJob::before`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<String>,
-    /// [`HostJob::written`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub written: Option<String>,
-    /// [`HostJob::after`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
 }
 
 impl Put {
@@ -171,23 +155,7 @@ mod tests {
 
     #[test]
     fn the_server_is_where_the_host_was_reached_from() {
-        let job = |server: &str| HostJob {
-            format: WORK_FORMAT,
-            server: server.to_owned(),
-            token: String::new(),
-            reference: "web@1".to_owned(),
-            target: "/dev/sda".to_owned(),
-            root: String::new(),
-            copy: None,
-            options: vec![],
-            size_bytes: None,
-            resume: false,
-            replace: false,
-            meets: false,
-            before: None,
-            written: None,
-            after: None,
-        };
+        let job = |server: &str| HostJob { server: server.to_owned(), ..HostJob::default() };
         let from = |server: &str, here: Option<&str>| {
             job(server).server_from(here.map(|here| here.parse().unwrap()))
         };

@@ -12,7 +12,8 @@ use net::machine_key::MachineKey;
 use net::token::{JoinToken, Secret};
 use parking_lot::Mutex;
 
-use super::{Args, work};
+use super::args::Args;
+use super::work;
 use crate::commands::Context;
 use crate::commands::caller::Caller;
 use crate::commands::facts::{describe, facts};
@@ -110,18 +111,10 @@ impl<'a> Jobs<'a> {
             format: WORK_FORMAT,
             server: self.caller.server().to_owned(),
             token: token.to_string(),
-            reference: put.reference,
             target,
-            root: put.root,
-            copy: put.copy,
-            options: put.options,
-            size_bytes: None,
+            put,
             resume: again,
-            replace: false,
-            meets: false,
-            before: put.before,
-            written: put.written,
-            after: put.after,
+            ..HostJob::default()
         }
     }
 

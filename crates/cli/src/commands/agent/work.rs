@@ -48,7 +48,7 @@ pub(super) fn run(
             HostWord::Progress { step, done_bytes, total_bytes } => {
                 *progress.lock() = Some(JobProgress { step, done_bytes, total_bytes });
             }
-            HostWord::Ready { root, .. } if root == job.root => last = Some(Ok(())),
+            HostWord::Ready { root, .. } if root == job.put.root => last = Some(Ok(())),
             HostWord::Ready { .. } => {
                 last = Some(Err(Failure::new(Exit::Verification, "the server sent another version")));
             }

@@ -9,6 +9,7 @@ use net::deploy::{Rules, Ssh};
 use crate::args::QUIESCE;
 use crate::args::parse::{parse_lifetime, parse_window};
 use crate::commands::hosts::{At, Terms};
+use crate::exit::Result;
 
 /// Put an image on many hosts: by ssh, by their agents, or by booting from the network
 ///
@@ -17,7 +18,7 @@ use crate::commands::hosts::{At, Terms};
 /// `--server`, or `--repo https://...`, by that server. Each host is ready when its own copy is there and checked. What
 /// fails is tried again, and goes on where it was.
 ///
-/// Without `--to`, with `--target`, agents of hosts that run take the job (`diskcast agent --server`): ssh is not needed.
+/// Without `--to`, with `--target`, agents of hosts that run take the job (`diskcast agent --server`), without ssh.
 ///
 /// Without both, machines that boot from the network take the job when they boot, or at once if they wait in our
 /// system. `diskcast hosts` shows how far they are, `--follow` stays until they are done.
@@ -90,8 +91,8 @@ pub(crate) struct BySsh {
     /// Hosts, groups and variables, as Ansible's inventories in INI form
     #[arg(long, value_name = "FILE", requires = "to")]
     pub inventory: Option<PathBuf>,
-    /// Where each host gets it: a device, a volume or a file there. `{host}` and, by ssh, `{VARIABLE}` stand for what the
-    /// host has [default: the variable `target`]
+    /// Where each host gets it: a device, a volume or a file there. `{host}` and, by ssh, `{VARIABLE}` stand for what
+    /// the host has [default: the variable `target`]
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
     /// Keep the image on each host, and make the target a copy of it: at once, if the host has the image
@@ -191,6 +192,15 @@ impl BySsh {
     /// Whether targets become attached disks.
     pub(super) fn attaches(&self) -> bool {
         self.resume || self.copy == Some(CopyForm::Attach)
+    }
+
+    /// What runs inside the written system.
+    pub(super) fn script(&self) -> Result<Option<String>> {
+        let read = |path: &PathBuf| {
+            std::fs::read_to_string(path)
+                .map_err(|error| base::Error::from_io(format!("read `{}`", path.display()), error))
+        };
+        Ok(self.written.as_ref().map(read).transpose()?)
     }
 
     /// How hosts are reached.

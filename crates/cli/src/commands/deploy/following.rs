@@ -17,6 +17,11 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Time from one line about all of them to the next.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// A machine that waits for a job asks every few seconds.
+const SILENT_SECONDS: u64 = 15;
+/// How many machines are named in a line.
+const NAMED: usize = 5;
+
 /// A machine that is waited for.
 struct Machine {
     mac: String,
@@ -70,7 +75,7 @@ pub(super) fn follow(
 
 impl Machine {
     fn of(status: &MachineStatus) -> Self {
-        let name = status.name.clone().unwrap_or_else(|| status.mac.clone());
+        let name = name(status).to_owned();
         let job = status.job.as_ref().map(|job| job.job);
         Self { mac: status.mac.clone(), name, job, ended: None, told: None }
     }
@@ -124,7 +129,29 @@ fn summary(machines: &[Machine], all: &[MachineStatus]) -> String {
     ];
     let parts: Vec<String> =
         parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-    parts.join(", ")
+    let absent: Vec<&str> =
+        waits.iter().filter(|status| is_absent(status)).map(|status| name(status)).collect();
+    let more = match absent.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match absent.is_empty() {
+        true => parts.join(", "),
+        false => {
+            let named = absent[..absent.len().min(NAMED)].join(", ");
+            format!("{}; nothing is heard of {named}{more}", parts.join(", "))
+        }
+    }
+}
+
+/// Whether a machine is waited for that does not ask for its job.
+fn is_absent(status: &MachineStatus) -> bool {
+    let waits = status.job.as_ref().is_some_and(|job| job.stage == JobStage::Queued);
+    waits && status.seen_seconds_ago.is_none_or(|seconds| seconds > SILENT_SECONDS)
+}
+
+fn name(status: &MachineStatus) -> &str {
+    status.name.as_deref().unwrap_or(&status.mac)
 }
 
 fn report(context: &Context, made: &JobsMade, machines: &[Machine], took: Duration) -> Result<()> {

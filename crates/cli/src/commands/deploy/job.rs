@@ -1,7 +1,7 @@
 //! What each host is to do.
 
 use base::Digest;
-use net::api::{Copies, HostJob, WORK_FORMAT};
+use net::api::{Copies, HostJob, Put, WORK_FORMAT};
 use net::deploy::{Address, Host};
 
 use super::args::{BySsh, CopyForm};
@@ -21,22 +21,15 @@ pub(super) struct Draft {
     /// Its own version, if hosts get different ones: `image@number`.
     pub reference: Option<String>,
     pub target: String,
-    pub options: Vec<String>,
+    /// Without its version.
+    pub put: Put,
     address: Address,
-    copy: Option<Copies>,
-    before: Option<String>,
-    written: Option<String>,
-    after: Option<String>,
 }
 
 /// The jobs of all hosts; `references` has the version of each if they get different ones. A variable that a host lacks
 /// is wrong usage.
 pub(super) fn drafts(by: &BySsh, entries: &[Entry], references: &[String]) -> Result<Vec<Draft>> {
-    let written = by.written.as_ref().map(|path| {
-        std::fs::read_to_string(path)
-            .map_err(|error| base::Error::from_io(format!("read `{}`", path.display()), error))
-    });
-    let written = written.transpose()?;
+    let written = by.script()?;
     let references = references.iter().cloned().map(Some).chain(std::iter::repeat(None));
     let hosts = entries.iter().zip(references);
     hosts.map(|(entry, reference)| draft(by, entry, reference, written.as_deref())).collect()
@@ -48,12 +41,15 @@ fn draft(by: &BySsh, entry: &Entry, reference: Option<String>, written: Option<&
         name: entry.name.clone(),
         reference,
         target: target(by, entry)?,
-        options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
+        put: Put {
+            copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
+            options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
+            before: by.before.as_deref().map(filled).transpose()?,
+            written: written.map(str::to_owned),
+            after: by.after.as_deref().map(filled).transpose()?,
+            ..Put::default()
+        },
         address: reach(entry)?,
-        copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
-        before: by.before.as_deref().map(filled).transpose()?,
-        written: written.map(str::to_owned),
-        after: by.after.as_deref().map(filled).transpose()?,
     })
 }
 
@@ -93,22 +89,14 @@ pub(super) fn reach(entry: &Entry) -> Result<Address> {
 
 impl Draft {
     pub(super) fn job(&self, serving: &Serving, (reference, root): (&str, Digest)) -> Host {
+        let reference = self.reference.clone().unwrap_or_else(|| reference.to_owned());
         let job = HostJob {
             format: WORK_FORMAT,
             server: serving.url.clone(),
             token: serving.token.clone(),
-            reference: self.reference.clone().unwrap_or_else(|| reference.to_owned()),
             target: self.target.clone(),
-            root: root.to_hex(),
-            copy: self.copy,
-            options: self.options.clone(),
-            size_bytes: None,
-            resume: false,
-            replace: false,
-            meets: false,
-            before: self.before.clone(),
-            written: self.written.clone(),
-            after: self.after.clone(),
+            put: Put { reference, root: root.to_hex(), ..self.put.clone() },
+            ..HostJob::default()
         };
         Host { name: self.name.clone(), address: self.address.clone(), job }
     }

@@ -43,17 +43,13 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
         let hint = "`diskcast deploy --to HOSTS --copy attach` does it by ssh";
         return usage("agents attach no disks: the token of a job does not last", hint);
     }
-    let written = by.written.as_ref().map(|path| {
-        std::fs::read_to_string(path)
-            .map_err(|error| base::Error::from_io(format!("read `{}`", path.display()), error))
-    });
     let put = Put {
         reference: args.name.clone(),
         root: String::new(),
         copy: by.copy.map(CopyForm::of_job),
         options: by.options.clone(),
         before: by.before.clone(),
-        written: written.transpose()?,
+        written: by.script()?,
         after: by.after.clone(),
     };
     Ok((Work::Put(put), Terms { disk: Some(target.clone()), ..args.terms.clone() }))

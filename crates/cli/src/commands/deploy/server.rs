@@ -1,5 +1,6 @@
 //! Where hosts get the image: from a server that is there, or from this program, which serves its repository meanwhile.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use base::Digest;
@@ -86,7 +87,7 @@ impl Source {
         let server = daemon::serve(ServeOptions {
             repository,
             state: state.clone(),
-            listen: ([0, 0, 0, 0], 0).into(),
+            listen: SocketAddr::new(any(), 0),
             tls: true,
             multicast: Some(MulticastOptions {
                 interface: None,
@@ -109,4 +110,12 @@ impl Source {
         let url = format!("https://{}:{}", address.unwrap_or(FROM_HERE), server.address().port());
         Ok(Serving { url, token: token.to_string(), _own: Some((server, folder)) })
     }
+}
+
+/// All addresses of this machine: those of IPv6, too, if it has any and its sockets for these take IPv4 as well.
+fn any() -> IpAddr {
+    let takes_both =
+        std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "0");
+    let takes_both = takes_both && UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+    if takes_both { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }

@@ -34,7 +34,7 @@ pub(super) fn make(
 ) -> Result<(String, Value)> {
     let folder = folder_of(place, &job.target)?;
     let kept = Settings::load(&folder)?;
-    let is_it = kept.as_ref().is_some_and(|kept| kept.image == job.reference);
+    let is_it = kept.as_ref().is_some_and(|kept| kept.image == job.put.reference);
     match (status(&folder), kept) {
         // An earlier attempt has come so far.
         (Some(status), _) if is_it && job.resume => return Ok(done(job, &status)),
@@ -61,7 +61,7 @@ pub(super) fn make(
         }
         match ended {
             // It was only to be prepared.
-            Some(status) if status.success() => return Ok((job.root.clone(), Value::Null)),
+            Some(status) if status.success() => return Ok((job.put.root.clone(), Value::Null)),
             Some(status) => return Err(why(&log, &format!("`diskcast attach` ended: {status}"))),
             None => {}
         }
@@ -77,8 +77,8 @@ fn start(job: &HostJob, server: &str, folder: &Path, (token, log): (&Path, &Path
     let log = File::options().append(true).create(true).open(log)?;
     let all = folder.parent().unwrap_or(folder);
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--json", "attach", &job.reference, "--name", &job.target, "--from", server]);
-    command.arg("--token-file").arg(token).arg("--folder").arg(all).args(&job.options);
+    command.args(["--json", "attach", &job.put.reference, "--name", &job.target, "--from", server]);
+    command.arg("--token-file").arg(token).arg("--folder").arg(all).args(&job.put.options);
     // Not one that ssh ends with it.
     command.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     command.spawn().map_err(|error| base::Error::from_io("run `diskcast attach`", error).into())
@@ -94,7 +94,7 @@ fn status(folder: &Path) -> Option<Box<Status>> {
 fn done(job: &HostJob, status: &Status) -> (String, Value) {
     let report =
         json!({ "disk": status.name, "image": status.image, "number": status.number, "nbd": status.nbd });
-    (job.root.clone(), report)
+    (job.put.root.clone(), report)
 }
 
 /// What the log says of a process that has ended.

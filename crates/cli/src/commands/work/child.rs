@@ -68,7 +68,7 @@ impl Work {
         speaker: &Speaker,
     ) -> Result<(String, Value)> {
         let _lock = self.lock(&job.target, speaker)?;
-        if let Some(command) = &job.before {
+        if let Some(command) = &job.put.before {
             speaker.doing("runs the command before");
             let refused = |failure: Failure| match failure.exit {
                 Exit::Interrupted => failure,
@@ -78,15 +78,15 @@ impl Work {
         }
         speaker.doing("asks the server");
         let fetch = |job: &HostJob| self.fetch(job, server, speaker);
-        let done = match job.copy {
+        let done = match job.put.copy {
             None => fetch(job),
             Some(Copies::Attach) => attach::make(job, server, place, (&self.stop, speaker)),
             Some(copies) => copy::make(job, copies, keeping, (&self.stop, speaker), fetch),
         }?;
-        if let Some(size) = job.size_bytes.filter(|_| job.copy.is_none()) {
+        if let Some(size) = job.size_bytes.filter(|_| job.put.copy.is_none()) {
             extend(Path::new(&job.target), size)?;
         }
-        if let Some(command) = &job.after {
+        if let Some(command) = &job.put.after {
             speaker.doing("runs the command after");
             self.shell(command, job, "the image is there, but the command after it failed")?;
         }
@@ -124,15 +124,24 @@ impl Work {
             while self.go.pause(LOCK_PAUSE) {}
         }
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["--json", "--yes", "fetch", server, &job.reference, &job.target, "--token-file", "-"]);
+        command.args([
+            "--json",
+            "--yes",
+            "fetch",
+            server,
+            &job.put.reference,
+            &job.target,
+            "--token-file",
+            "-",
+        ]);
         if job.resume && Path::new(&job.target).exists() {
             command.arg("--resume");
         }
-        let script = job.written.as_deref().map(script).transpose()?;
+        let script = job.put.written.as_deref().map(script).transpose()?;
         if let Some(script) = &script {
             command.arg("--run").arg(script.path());
         }
-        command.args(&job.options).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(&job.put.options).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = self.start(&mut command)?;
         // It is gone if that fails, and says why.
         let _ = child.stdin.take().expect("it is piped").write_all(job.token.as_bytes());
@@ -163,7 +172,10 @@ impl Work {
     /// Lets a shell run `command` to its end, which knows what the job is about.
     fn shell(&self, command: &str, job: &HostJob, failed: &str) -> Result<()> {
         let mut shell = Command::new("sh");
-        shell.args(["-c", command]).env("DISKCAST_TARGET", &job.target).env("DISKCAST_IMAGE", &job.reference);
+        shell
+            .args(["-c", command])
+            .env("DISKCAST_TARGET", &job.target)
+            .env("DISKCAST_IMAGE", &job.put.reference);
         // What it prints is for people: standard output has words for a program.
         let child = self.start(shell.stdin(Stdio::null()).stdout(std::io::stderr()))?;
         let status = self.wait(child)?;

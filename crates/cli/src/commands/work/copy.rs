@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::Digest;
 use daemon::kept::{About, Base, Found, KeptImages, There};
-use net::api::{Copies, HostJob, HostWord};
+use net::api::{Copies, HostJob, HostWord, Put};
 use net::clock::Stop;
 use serde_json::{Value, json};
 
@@ -32,7 +32,8 @@ pub(super) fn make(
     };
     // Before the image is fetched for nothing.
     there.check(target)?;
-    let root: Digest = job.root.parse().map_err(|_| Failure::new(Exit::Usage, "the job names no content"))?;
+    let root: Digest =
+        job.put.root.parse().map_err(|_| Failure::new(Exit::Usage, "the job names no content"))?;
     let kept = KeptImages::open(&keeping.folder()?)?;
     let (base, report) = base(&kept, job, root, keeping, (stop, speaker), fetch)?;
     speaker.doing("makes the copy");
@@ -41,7 +42,7 @@ pub(super) fn make(
         Copies::Share => base.share(target, job.size_bytes, there)?,
         Copies::Attach => unreachable!("such a disk needs no image here"),
     }
-    Ok((job.root.clone(), report))
+    Ok((job.put.root.clone(), report))
 }
 
 /// The image, which is fetched if this host lacks it. Who comes meanwhile waits for the one fetch.
@@ -70,21 +71,15 @@ fn base(
             Found::Missing(filling) => {
                 kept.clean(keeping.bounds())?;
                 let part = filling.part();
-                let whole = HostJob {
-                    target: part.to_string_lossy().into_owned(),
-                    options: Vec::new(),
-                    size_bytes: None,
-                    resume: true,
-                    written: None,
-                    after: None,
-                    ..job.clone()
-                };
+                let put = Put { options: Vec::new(), written: None, after: None, ..job.put.clone() };
+                let target = part.to_string_lossy().into_owned();
+                let whole = HostJob { target, put, size_bytes: None, resume: true, ..job.clone() };
                 let (found, report) = fetch(&whole)?;
-                if found != job.root {
+                if found != job.put.root {
                     return Err(Failure::new(Exit::Verification, "the server sent another version"));
                 }
                 let about = About {
-                    reference: job.reference.clone(),
+                    reference: job.put.reference.clone(),
                     size_bytes: std::fs::metadata(&part)?.len(),
                     sector_bytes: sector_bytes(&report),
                 };

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use base::units::show_bytes;
 use base::{Digest, Instant};
-use net::api::{Copies, HostJob, WORK_FORMAT};
+use net::api::{Copies, HostJob, Put, WORK_FORMAT};
 use net::clock::Stop;
-use net::deploy::{Host, HostState, Meeting, Rules};
+use net::deploy::{Host, HostState, Meeting, Rules, Times};
 
 use crate::args::ServerAccess;
 use crate::commands::Context;
@@ -72,28 +72,29 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     let (reference, root) = find(context, repository, &order.source.name)?;
     let folder = order.target.folder();
     let store = folder.rsplit_once('/').map_or("", |(store, _)| store);
-    let job = HostJob {
-        format: WORK_FORMAT,
-        server: repository.server.clone(),
-        token: repository.token()?,
+    let put = Put {
         reference,
-        target: order.target.path.clone(),
         root: root.to_hex(),
         copy: match order.form {
             Form::Overlay => Some(Copies::Overlay),
             Form::Share => Some(Copies::Share),
             Form::Full => None,
         },
-        options: Vec::new(),
+        // The folder, and who tells OpenNebula how much is used of it.
+        before: Some(format!("mkdir -p {folder} && echo diskcast >{store}/.monitor")),
+        ..Put::default()
+    };
+    let job = HostJob {
+        format: WORK_FORMAT,
+        server: repository.server.clone(),
+        token: repository.token()?,
+        target: order.target.path.clone(),
+        put,
         size_bytes: order.size_mb.map(|size| size * MIB),
         // A script that was killed may have begun; no machine has run from the disk yet.
         resume: true,
         replace: true,
         meets: false,
-        // The folder, and who tells OpenNebula how much is used of it.
-        before: Some(format!("mkdir -p {folder} && echo diskcast >{store}/.monitor")),
-        written: None,
-        after: None,
     };
     let host = Host { name: order.target.host.clone(), address: address(&order.target.host), job };
     let stop = Stop::new();
@@ -101,7 +102,8 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     interrupt::cooperate(move || asked.stop())?;
     let mut told = Instant::default();
     // Without a place to meet, its host goes alone.
-    let meeting = Meeting::of(root, settings.window()).ok();
+    let window = settings.window();
+    let meeting = Meeting::of(root, Times { window, quiet: window }).ok();
     let ways = (settings.ssh(), meeting.as_ref());
     let done = net::deploy::run(&[host], (root, Rules::default()), ways, &stop, |deploy, now| {
         if let HostState::Working { done, total, .. } = deploy.host(0)

@@ -1,0 +1,65 @@
+//! Tests what agents of systems that run are told.
+
+use net::api::Put;
+
+use super::*;
+
+/// What the agent of a running system is told, and whether it was told before.
+fn told_agent(table: &mut Table, outcome: Option<&JobOutcome>, seconds: u64) -> (Task, bool) {
+    told_agent_with("agent", table, outcome, seconds)
+}
+
+fn told_agent_with(key: &str, table: &mut Table, outcome: Option<&JobOutcome>, seconds: u64) -> (Task, bool) {
+    let decision = decided(table, &MachineFacts { runs: true, ..facts(ONE) }, key, outcome, seconds);
+    (decision.task, decision.again)
+}
+
+fn put() -> Work {
+    let put = Put { reference: "web@3".into(), options: words(&["--hostname", "{host}"]), ..Put::default() };
+    Work::Put(put)
+}
+
+#[test]
+fn an_agent_takes_jobs_for_its_system_and_leaves_others_to_the_one_that_boots() {
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
+    admit_new(&mut table);
+    let nothing = || Task::Wait("nothing to do".into());
+    assert_eq!(told_agent(&mut table, None, 1).0, nothing());
+    assert_eq!(told_agent(&mut table, None, 2000).0, nothing(), "it has started already");
+    let request = JobRequest { disk: Some("/srv/{host}.img".into()), ..request(put(), &["one"]) };
+    table.give(&request, &put(), at(2001)).unwrap();
+    assert!(!table.boots_ours(ONE, 0), "its own system is to do it");
+    // Somebody has its card's address, and waited until it was silent.
+    let (Task::Wait(why), _) = told_agent_with("a liar's key", &mut table, None, 2100) else {
+        panic!("a job")
+    };
+    assert!(why.contains("another key"), "{why}");
+    let (Task::Work(job), false) = told_agent(&mut table, None, 2101) else { panic!("no job, or again") };
+    assert_eq!(job.disk.as_deref(), Some("/srv/one.img"));
+    let Work::Put(given) = &job.work else { panic!("{:?}", job.work) };
+    assert_eq!(given.options, words(&["--hostname", "one"]));
+    // Its answer was lost, or the agent was started again.
+    assert!(matches!(told_agent(&mut table, None, 2103), (Task::Work(again), true) if again.job == job.job));
+    let done = JobOutcome { job: job.job, failure: None, log: None };
+    assert_eq!(told_agent(&mut table, Some(&done), 2104).0, Task::Wait("the job `put web@3` is done".into()));
+    assert_eq!(stage(&table, ONE), JobStage::Done);
+
+    // It boots from the network for what is to be done there.
+    deploy(&mut table, &["one"], 2105).unwrap();
+    let (Task::Wait(why), _) = told_agent(&mut table, None, 2106) else { panic!("it has a job") };
+    assert!(why.contains("boots from the network"), "{why}");
+    assert!(table.boots_ours(ONE, 0));
+    let Task::Work(job) = told(&mut table, ONE, "boots", None, 2190) else { panic!("no job") };
+    // Somebody switched it off and on: its own system must not keep the job in hand.
+    assert!(matches!(told_agent(&mut table, None, 2290).0, Task::Wait(_)));
+    assert_eq!(stage(&table, ONE), JobStage::Lost);
+    assert!(matches!(told(&mut table, ONE, "boots again", None, 2390), Task::Work(_)));
+    let done = JobOutcome { job: job.job, failure: None, log: None };
+    assert_eq!(told(&mut table, ONE, "boots again", Some(&done), 2391), Task::Start);
+    assert_eq!(told_agent(&mut table, None, 2490).0, nothing());
+    assert_eq!(stage(&table, ONE), JobStage::Back);
+
+    // A job for its system lets it start.
+    table.give(&request, &put(), at(2500)).unwrap();
+    assert_eq!(told(&mut table, ONE, "boots", None, 2600), Task::Start);
+}
