@@ -277,3 +277,28 @@ fn a_host_whose_port_carries_other_traffic_leaves_it_to_that_and_gets_the_image(
         assert_same(&disk, &bench.path(&format!("disk-{index}.img")));
     }
 }
+
+#[test]
+fn a_server_on_ipv6_multicasts_to_hosts_of_ipv4_too() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let (star, bench) =
+        (Star::build(&StarOptions { hosts: 3, ..StarOptions::default() }).unwrap(), Bench::new());
+    let disk = bench.disk("disk.img", 8, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let words = "serve --listen [::]:7717 --interface eth0 --token-out join.token --json";
+    let _server = Served::start(bench.command_in(star.host(0), words));
+    let server = star.host(0);
+    let urls =
+        [(1, format!("https://{}:7717", server.ipv4())), (2, format!("https://[{}]:7717", server.ipv6()))];
+    for (host, url) in urls {
+        let report = Fetching::start(&bench, star.host(host), &url, "--transport multicast").end();
+        assert_eq!(
+            (&report["transport"], &report["unicast_bytes"]),
+            (&"multicast".into(), &0.into()),
+            "{report}"
+        );
+        assert_same(&disk, &bench.path(&format!("disk-{host}.img")));
+    }
+}

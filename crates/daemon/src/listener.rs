@@ -70,6 +70,8 @@ pub(crate) async fn serve(
             _ = stop.wait_for(|&stop| stop) => break,
         };
         let (Ok(peer), Ok(here)) = (stream.peer_addr(), stream.local_addr()) else { continue };
+        // A socket of IPv6 takes connections by IPv4, too, whose addresses look different there.
+        let (peer, here) = (canonical(peer), canonical(here));
         // A connection too many is closed at once.
         let Some(seat) = crowd.enter(peer.ip(), CONNECTIONS_PER_ADDRESS_MAX) else { continue };
         let header_time =
@@ -170,6 +172,11 @@ async fn exchange(
         .max_buf_size(HEADER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let _ = watcher.watch(connection).await;
+}
+
+/// The address as it is called where it has its own family.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// The client of a connection, and how long it may take for the headers of a request.

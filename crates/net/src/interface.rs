@@ -138,6 +138,7 @@ pub fn choose(choice: &str) -> Result<Interface> {
 pub fn towards(peer: SocketAddr) -> Result<(Interface, IpAddr)> {
     let unreachable =
         |error| Error::from_source(ErrorKind::Unreachable, format!("find the route to {peer}"), error);
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let any: SocketAddr = if peer.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).map_err(unreachable)?;
     socket.connect(peer).map_err(unreachable)?;
@@ -198,8 +199,10 @@ mod tests {
         assert!(by_name.loopback && by_name.up, "{by_name:?}");
         assert!(by_name.mtu() >= 1500, "{}", by_name.mtu());
         assert_eq!(choose("127.0.0.1").unwrap(), by_name);
-        let (towards, source) = towards("127.0.0.1:9".parse().unwrap()).unwrap();
-        assert_eq!((towards, source), (by_name, IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        for peer in ["127.0.0.1:9", "[::ffff:127.0.0.1]:9"] {
+            let (towards, source) = towards(peer.parse().unwrap()).unwrap();
+            assert_eq!((&towards, source), (&by_name, IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        }
     }
 
     #[test]
