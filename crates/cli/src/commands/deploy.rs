@@ -28,7 +28,7 @@ use crate::{clock, interrupt};
 
 /// Hosts of a deployment begin to fetch together: what went out before a host joins comes to it once more. One that
 /// waits says nothing, so it waits for half of the time for which it may be silent at most.
-const MEETING: Times = Times { window: Duration::from_secs(5), quiet: Duration::from_millis(500) };
+const MEETING: Times = Times { window: Duration::from_secs(5), quiet: Duration::from_millis(250) };
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     if !args.by_ssh.to.is_empty() {
