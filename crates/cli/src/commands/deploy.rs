@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use net::clock::{Clock, Stop};
-use net::deploy::{Deploy, HostState, Meeting, Rules, Times};
+use net::deploy::{Deploy, HostState, Rules};
 use serde_json::json;
 
 pub(crate) use self::args::Args;
@@ -25,10 +25,6 @@ use crate::exit::{Exit, Failure, Result};
 use crate::ui::prompt;
 use crate::ui::table::{Align, Table};
 use crate::{clock, interrupt};
-
-/// Hosts of a deployment begin to fetch together: what went out before a host joins comes to it once more. One that
-/// waits says nothing, so it waits for half of the time for which it may be silent at most.
-const MEETING: Times = Times { window: Duration::from_secs(5), quiet: Duration::from_millis(250) };
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     if !args.by_ssh.to.is_empty() {
@@ -75,10 +71,7 @@ fn deploy(context: &Context, args: &Args) -> Result<()> {
     interrupt::cooperate(move || asked.stop())?;
     let clock = Clock::start();
     let mut screen = Screen::new(context, &entries);
-    // Without a place to meet, each host begins when it has arrived.
-    let window = MEETING.window.min(by.silence / 2);
-    let meeting = Meeting::of(version, Times { window, ..MEETING }).ok();
-    let done = net::deploy::run(&jobs, (version, rules), (&ssh, meeting.as_ref()), &stop, |deploy, now| {
+    let done = net::deploy::run(&jobs, (version, rules), (&ssh, None), &stop, |deploy, now| {
         screen.show(deploy, now);
     });
     screen.end();

@@ -20,7 +20,7 @@ pub use proto::deploy::{Counts, Deploy, HostState, Rules};
 
 use self::attempt::Attempt;
 use self::ending::Ending;
-pub use self::meeting::{Meeting, Times};
+pub use self::meeting::Meeting;
 pub use self::set::{Checkpoint, Failure, Member, Phase, SetRules, Standing, Stored, make_set};
 pub use self::ssh::{Address, Ssh};
 

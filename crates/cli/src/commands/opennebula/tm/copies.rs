@@ -6,7 +6,7 @@ use base::units::show_bytes;
 use base::{Digest, Instant};
 use net::api::{Copies, HostJob, Put, WORK_FORMAT};
 use net::clock::Stop;
-use net::deploy::{Host, HostState, Meeting, Rules, Times};
+use net::deploy::{Host, HostState, Meeting, Rules};
 
 use crate::args::ServerAccess;
 use crate::commands::Context;
@@ -102,8 +102,7 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     interrupt::cooperate(move || asked.stop())?;
     let mut told = Instant::default();
     // Without a place to meet, its host goes alone.
-    let window = settings.window();
-    let meeting = Meeting::of(root, Times { window, quiet: window }).ok();
+    let meeting = Meeting::of(root, settings.window()).ok();
     let ways = (settings.ssh(), meeting.as_ref());
     let done = net::deploy::run(&[host], (root, Rules::default()), ways, &stop, |deploy, now| {
         if let HostState::Working { done, total, .. } = deploy.host(0)
