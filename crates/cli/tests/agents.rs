@@ -186,6 +186,8 @@ fn a_stranger_and_a_server_without_agents_give_nothing() {
     assert_eq!(exit, Some(2), "{said:?}");
     let (exit, said) = site.manage(&["deploy", "web", &card, "--copy", "overlay"]);
     assert_eq!(exit, Some(2), "{said:?}");
+    let said = site.bench.see(&format!("agent --server {} --pin nonsense", site.url));
+    assert!(said.contains("`nonsense` is no fingerprint") && said.ends_with("exit: 2\n"), "{said}");
     let other = site.bench.serve("");
     let words = format!("hosts --server {} --json", other.url);
     let said = site.bench.see(&words);

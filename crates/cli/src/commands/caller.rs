@@ -9,7 +9,7 @@ use net::machine_key::MachineKey;
 use net::token::{Fingerprint, JoinToken};
 use parking_lot::Mutex;
 
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 
 /// How often a machine calls while it works.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -32,7 +32,11 @@ impl Caller {
         about: impl FnOnce(&Client) -> Result<(MachineKey, MachineFacts)>,
     ) -> Result<Self> {
         // A call needs no token; what matters is the fingerprint before it.
-        let token: JoinToken = format!("diskcast1.{}.machine", pin.unwrap_or("-")).parse()?;
+        let pin = pin.unwrap_or("-");
+        let token: JoinToken = format!("diskcast1.{pin}.machine").parse().map_err(|_| {
+            Failure::new(Exit::Usage, format!("`{pin}` is no fingerprint of a certificate"))
+                .hint("it stands between the first two dots of each token of the server")
+        })?;
         let fingerprint = token.fingerprint;
         let client = Client::connect(server, &token, options)?;
         let (key, facts) = about(&client)?;
