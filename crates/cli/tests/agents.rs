@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::running::Running;
-use common::{Bench, Served, assert_same};
-use lab::{Star, StarOptions};
+use common::{Bench, Served, assert_same, star_with_image};
+use lab::Star;
 use serde_json::Value;
 
 /// Host 0 serves, and is where the administrator sits; the others run agents.
@@ -24,13 +24,7 @@ struct Site {
 impl Site {
     /// `None` where there is no lab.
     fn new(hosts: u32, mib: usize) -> Option<Self> {
-        if !lab::available_or_skip() {
-            return None;
-        }
-        let options = StarOptions { hosts: 1 + hosts, ..StarOptions::default() };
-        let (star, bench) = (Star::build(&options).unwrap(), Bench::new());
-        let disk = bench.disk("disk.img", mib, 1);
-        assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+        let (star, bench, disk) = star_with_image(hosts, mib)?;
         let url = format!("https://{}:7717", star.host(0).ipv4());
         let mut site = Self { star, bench, server: None, url, disk };
         site.serve();

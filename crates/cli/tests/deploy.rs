@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::running::Running;
-use common::{Bench, assert_same};
-use lab::{Sshd, Star, StarOptions};
+use common::{Bench, assert_same, star_with_image};
+use lab::{Sshd, Star};
 use serde_json::Value;
 
 const DISKCAST: &str = env!("CARGO_BIN_EXE_diskcast");
@@ -29,13 +29,7 @@ impl Site {
 
     /// The same, with what `prepare` does before servers start: they see no mounts that come later.
     fn prepared(hosts: u32, mib: usize, prepare: impl FnOnce(&Bench)) -> Option<Self> {
-        if !lab::available_or_skip() {
-            return None;
-        }
-        let options = StarOptions { hosts: 1 + hosts, ..StarOptions::default() };
-        let (star, bench) = (Star::build(&options).unwrap(), Bench::new());
-        let disk = bench.disk("disk.img", mib, 1);
-        assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+        let (star, bench, disk) = star_with_image(hosts, mib)?;
         prepare(&bench);
         let sshd = Sshd::start(&star, &star.hosts()[1..], bench.path(".").as_path()).unwrap();
         Some(Self { star, bench, sshd, disk })

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};
 
 use common::running::Running;
-use common::{Bench, Served, assert_same};
+use common::{Bench, Served, assert_same, star_with_image};
 use lab::{Host, Star, StarOptions};
 
 /// A fetch that runs on a host, by multicast and unicast.
@@ -280,13 +280,7 @@ fn a_host_whose_port_carries_other_traffic_leaves_it_to_that_and_gets_the_image(
 
 #[test]
 fn a_server_on_ipv6_multicasts_to_hosts_of_ipv4_too() {
-    if !lab::available_or_skip() {
-        return;
-    }
-    let (star, bench) =
-        (Star::build(&StarOptions { hosts: 3, ..StarOptions::default() }).unwrap(), Bench::new());
-    let disk = bench.disk("disk.img", 8, 1);
-    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let Some((star, bench, disk)) = star_with_image(2, 8) else { return };
     let words = "serve --listen [::]:7717 --interface eth0 --token-out join.token --json";
     let _server = Served::start(bench.command_in(star.host(0), words));
     let server = star.host(0);

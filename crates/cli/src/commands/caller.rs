@@ -25,7 +25,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Sends nothing yet. `key` and `facts` are asked for what they are with the client's own address of the server.
+    /// Sends nothing yet. `about` says by which key and facts this machine is known to the client's server.
     pub(super) fn new(
         (server, pin): (&str, Option<&str>),
         options: ClientOptions,

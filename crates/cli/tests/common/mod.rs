@@ -219,6 +219,19 @@ impl Bench {
     }
 }
 
+/// A network of host 0 and `others` more, a repository with the image `web`, and its disk of `mib` MiB. `None` where
+/// there is no lab.
+pub(crate) fn star_with_image(others: u32, mib: usize) -> Option<(lab::Star, Bench, PathBuf)> {
+    if !lab::available_or_skip() {
+        return None;
+    }
+    let options = lab::StarOptions { hosts: 1 + others, ..lab::StarOptions::default() };
+    let (star, bench) = (lab::Star::build(&options).unwrap(), Bench::new());
+    let disk = bench.disk("disk.img", mib, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    Some((star, bench, disk))
+}
+
 /// A running `diskcast serve`.
 pub(crate) struct Served {
     child: Child,

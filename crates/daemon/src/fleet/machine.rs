@@ -152,8 +152,8 @@ impl Machine {
         let own = self.record.job.as_ref().map(|job| job.job);
         // What an administrator will see of it is a word.
         let is_word = |step: &str| step.len() <= 16 && step.bytes().all(|byte| byte.is_ascii_lowercase());
-        let of_own = |progress: &&JobProgress| is_word(&progress.step) && call.working == own;
-        self.progress = call.progress.filter(of_own).filter(|_| own.is_some()).cloned();
+        let is_at_it = own.is_some() && call.working == own;
+        self.progress = call.progress.filter(|progress| is_at_it && is_word(&progress.step)).cloned();
         if call.working.is_some() && call.working != own {
             // It fell silent, and meanwhile the job was taken back, or another one given.
             self.expected = own.map(|_| (now.at, Last::Wait));

@@ -1,4 +1,4 @@
-//! The machines that boot from the network, and what each is to do.
+//! The machines that boot from the network or run an agent, and what each is to do.
 //!
 //! [`table`] decides for all, [`machine`] for one, without I/O and without a clock; [`ledger`] keeps what must survive
 //! a restart; [`silence`] says who is missed; [`roster`] joins them; [`boot_files`] says what firmware gets.

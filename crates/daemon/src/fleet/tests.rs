@@ -42,7 +42,7 @@ fn facts(mac: Mac) -> MachineFacts {
 
 /// What a machine with `key` is told, which has shown that it has it.
 fn told(table: &mut Table, mac: Mac, key: &str, outcome: Option<&JobOutcome>, seconds: u64) -> Task {
-    decided(table, &facts(mac), key, outcome, seconds).task
+    decided(table, &facts(mac), key, outcome, seconds).unwrap().task
 }
 
 fn decided(
@@ -51,10 +51,10 @@ fn decided(
     key: &str,
     outcome: Option<&JobOutcome>,
     seconds: u64,
-) -> Decision {
+) -> base::Result<Decision> {
     let (working, progress) = (None, None);
     let call = Call { facts, key, outcome, working, progress, proven: true, nonce: "n".into() };
-    table.call(facts.mac.parse().unwrap(), call, now(seconds)).unwrap()
+    table.call(facts.mac.parse()?, call, now(seconds))
 }
 
 fn words(list: &[&str]) -> Vec<String> {
@@ -336,17 +336,8 @@ fn an_open_window_admits_for_a_time_and_strangers_do_not_fill_the_table() {
         table.seen(mac(number), Step::Firmware, at(71));
     }
     assert!(table.list(at(71)).machines.len() <= 1001);
-    let facts = facts(mac(1999));
-    let call = Call {
-        facts: &facts,
-        key: "k",
-        outcome: None,
-        working: None,
-        progress: None,
-        proven: true,
-        nonce: "n".into(),
-    };
-    assert_eq!(table.call(mac(1999), call, now(72)).unwrap_err().kind(), ErrorKind::Full);
+    let refused = decided(&mut table, &facts(mac(1999)), "k", None, 72);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(told(&mut table, ONE, "k", None, 73), Task::Wait("nothing to do".into()));
 }
 
@@ -376,16 +367,8 @@ fn an_administrators_mistakes_change_nothing() {
     // A machine that says too much.
     let mut facts = facts(ONE);
     facts.serial = Some("x".repeat(5000));
-    let call = Call {
-        facts: &facts,
-        key: "k",
-        outcome: None,
-        working: None,
-        progress: None,
-        proven: true,
-        nonce: "n".into(),
-    };
-    assert_eq!(table.call(ONE, call, now(2)).unwrap_err().kind(), ErrorKind::Invalid);
+    let refused = decided(&mut table, &facts, "k", None, 2);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Machines that boot from the network: what they say of themselves, what they are told to do, and the table that an
-//! administrator sees.
+//! Machines that boot from the network or run an agent: what they say of themselves, what they are told to do, and the
+//! table that an administrator sees.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Requests about machines that boot from the network.
+//! Requests about machines that boot from the network or run an agent.
 
 use base::Result;
 use reqwest::Method;
@@ -15,7 +15,7 @@ fn json(value: &impl Serialize) -> Body {
 }
 
 impl Client {
-    /// Asks what this machine, which booted from the network, is to do. Needs no token.
+    /// Asks what this machine is to do, which booted from the network or runs an agent. Needs no token.
     ///
     /// # Errors
     /// As [`Self::images`].
@@ -23,7 +23,7 @@ impl Client {
         self.json(Method::POST, &api::path::machine_call(), json(call))
     }
 
-    /// All machines that boot from the network.
+    /// All machines that boot from the network or run an agent.
     ///
     /// # Errors
     /// `Denied` unless the token is an administrator's; as [`Self::images`].

@@ -1,7 +1,7 @@
 //! The table of machines for people.
 
 use base::units::show_bytes;
-use net::api::{MachineStatus, Machines};
+use net::api::{JobProgress, MachineStatus, Machines};
 use serde_json::Value;
 
 use crate::commands::Context;
@@ -71,9 +71,7 @@ fn job(machine: &MachineStatus) -> String {
 
 /// How far its agent is with its job.
 fn progress(machine: &MachineStatus) -> String {
-    let progress = machine.progress.as_ref().filter(|progress| progress.total_bytes > 0);
-    let percent = |done: u64, total: u64| u128::from(done) * 100 / u128::from(total);
-    progress.map_or_else(String::new, |progress| {
-        format!(", {} {} %", progress.step, percent(progress.done_bytes, progress.total_bytes))
-    })
+    let Some(JobProgress { step, done_bytes, total_bytes }) = &machine.progress else { return String::new() };
+    let percent = (u128::from(*done_bytes) * 100).checked_div(u128::from(*total_bytes));
+    percent.map_or_else(String::new, |percent| format!(", {step} {percent} %"))
 }

@@ -10,7 +10,7 @@ fn told_agent(table: &mut Table, outcome: Option<&JobOutcome>, seconds: u64) -> 
 }
 
 fn told_agent_with(key: &str, table: &mut Table, outcome: Option<&JobOutcome>, seconds: u64) -> (Task, bool) {
-    let decision = decided(table, &MachineFacts { runs: true, ..facts(ONE) }, key, outcome, seconds);
+    let decision = decided(table, &MachineFacts { runs: true, ..facts(ONE) }, key, outcome, seconds).unwrap();
     (decision.task, decision.again)
 }
 
