@@ -19,7 +19,9 @@ pub use appliance::{ArchivedDisk, members_of_appliance};
 pub use links::linked_files;
 pub use qcow2_header::Qcow2Header;
 pub use qcow2_stream::{Qcow2Stream, Qcow2Written};
-pub use qcow2_target::{Qcow2Target, open_qcow2_overlay, open_qcow2_target, qcow2_backing};
+pub use qcow2_target::{
+    Qcow2Target, make_overlay_of_raw, open_qcow2_overlay, open_qcow2_target, qcow2_backing,
+};
 pub use unpack::{Compression, unpack};
 pub use virtual_disk::{VirtualDisk, open_virtual_disk};
 

@@ -38,8 +38,8 @@ mod writers;
 pub use backup_gpt::length_by_table;
 pub use container::{
     ArchivedDisk, Compression, Container, ContainerKind, NEEDS_ANOTHER, Qcow2Header, Qcow2Stream,
-    Qcow2Target, Qcow2Written, VirtualDisk, container_of, linked_files, members_of_appliance,
-    open_qcow2_overlay, open_qcow2_target, open_virtual_disk, qcow2_backing, unpack,
+    Qcow2Target, Qcow2Written, VirtualDisk, container_of, linked_files, make_overlay_of_raw,
+    members_of_appliance, open_qcow2_overlay, open_qcow2_target, open_virtual_disk, qcow2_backing, unpack,
 };
 pub use device::{Geometry, ReadAt, WriteAt};
 pub use file::Identity;

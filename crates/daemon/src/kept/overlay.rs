@@ -56,7 +56,8 @@ impl Overlay {
         geometry: Geometry,
     ) -> Result<()> {
         let base = self.beside.as_deref().unwrap_or(image);
-        disk::open_qcow2_overlay(part, geometry, false, base)?.sync()?;
+        // The image is a disk, whatever its first bytes say.
+        disk::make_overlay_of_raw(part, geometry, base)?.sync()?;
         if there.is_made(&self.target, || is_untouched(&self.target, part))? {
             self.note(folder)?;
             return remove(part);
@@ -139,7 +140,7 @@ const HEADER_BYTES: usize = 104;
 const CLUSTER_BYTES: usize = 64 << 10;
 
 /// Whether the QCOW2 at `target` is as `fresh`, which was just made: over the same image, and nobody has written to it.
-fn is_untouched(target: &Path, fresh: &Path) -> Result<bool> {
+pub(super) fn is_untouched(target: &Path, fresh: &Path) -> Result<bool> {
     let length = |path: &Path| path.metadata().map_err(|error| io_error("look at", path, error));
     if length(target)?.len() != length(fresh)?.len() {
         return Ok(false);

@@ -138,3 +138,28 @@ fn a_second_attempt_takes_nothing_from_a_machine() {
     assert_eq!(make(There::Anything), Ok(()));
     assert_eq!(make(There::Same), Ok(()), "it is as new");
 }
+
+#[test]
+fn an_image_that_begins_like_a_qcow2_is_a_disk_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
+    let filling = missing(&kept, 1);
+    // A machine wrote the file of another one to the beginning of its disk.
+    let inner = folder.path().join("inner.qcow2");
+    let geometry =
+        disk::Geometry { size_bytes: 64 << 10, logical_sector_bytes: 512, physical_sector_bytes: 512 };
+    disk::open_qcow2_target(&inner, geometry, false).unwrap();
+    let mut content = std::fs::read(inner).unwrap();
+    content.resize(BYTES, 7);
+    std::fs::write(filling.part(), &content).unwrap();
+    let about = About { reference: "image1@1".to_owned(), size_bytes: BYTES as u64, sector_bytes: 512 };
+    let base = filling.complete(&about).unwrap();
+    let target = folder.path().join("disk.qcow2");
+    base.overlay(&kept, &target, None, There::Nothing).unwrap();
+    let read = std::process::Command::new("qemu-img")
+        .args(["convert", "-f", "qcow2", "-O", "raw", "disk.qcow2", "disk.raw"])
+        .current_dir(folder.path())
+        .status()
+        .unwrap();
+    assert!(read.success() && std::fs::read(folder.path().join("disk.raw")).unwrap() == content);
+}

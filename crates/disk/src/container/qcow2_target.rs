@@ -51,6 +51,12 @@ pub fn open_qcow2_overlay(path: &Path, geometry: Geometry, resume: bool, base: &
     open(path, geometry, resume, Some((base, format)))
 }
 
+/// Makes an empty overlay at `path` over `base`, which is a raw disk, whatever it begins with; what the file held is
+/// lost. `Io`.
+pub fn make_overlay_of_raw(path: &Path, geometry: Geometry, base: &Path) -> Result<Qcow2Target> {
+    open(path, geometry, false, Some((base, RAW)))
+}
+
 /// What the QCOW2 at `path` calls its backing file, whatever else is wrong with it; `None` if it has none, or is no
 /// QCOW2. `Io`.
 pub fn qcow2_backing(path: &Path) -> Result<Option<String>> {
