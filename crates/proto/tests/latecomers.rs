@@ -115,3 +115,23 @@ fn a_head_is_repaired_at_once_for_whoever_lacks_it() {
     assert!(!is_repaired_at_once(1, 60), "one that loses much is not repaired at the cost of the others");
     assert!(is_repaired_at_once(0, 60), "without the head it cannot even begin");
 }
+
+#[test]
+fn what_those_got_that_have_left_is_nowhere() {
+    let (mut server, now) = server();
+    let leave = |server: &mut Server, receiver: u32| {
+        let report = Report {
+            receiver: ReceiverId(receiver),
+            timestamp_us: 0,
+            seen: 200,
+            counters: ReceiverCounters::default(),
+        };
+        server.handle_input(now, &Upstream::Leave(report));
+    };
+    assert!(server.went_out_to_members(1) && !server.went_out_to_members(3));
+    leave(&mut server, 0);
+    server.admit(now, ReceiverId(2), MachineId(2));
+    assert!(server.went_out_to_members(1), "one that is here has it");
+    leave(&mut server, 1);
+    assert!(!server.went_out_to_members(1), "nobody that is here has it");
+}

@@ -158,7 +158,7 @@ impl Driver {
     }
 
     /// Runs of stored objects that a new receiver should get from others: nobody waits for them here, and they went out
-    /// already, or others hold them.
+    /// to members that are still here, or others hold them.
     fn elsewhere(&self, held: &[Range<u32>]) -> Vec<(u64, u64)> {
         let mut runs = RunSet::new();
         let is_held = |stored: &Range<u64>| {
@@ -168,7 +168,7 @@ impl Driver {
         };
         for object in 0..self.shared.shape.objects {
             let stored = self.shared.packing.stored(object);
-            let is_elsewhere = self.machine.ever_went_out(object) || is_held(&stored);
+            let is_elsewhere = self.machine.went_out_to_members(object) || is_held(&stored);
             if is_elsewhere && !self.machine.is_pending(object) {
                 runs.insert(stored);
             }

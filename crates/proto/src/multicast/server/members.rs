@@ -21,6 +21,8 @@ const NEWCOMER: Duration = Duration::from_millis(150);
 struct Member {
     machine: MachineId,
     joined: Instant,
+    /// The sequence of the next BLOCK when it was admitted; none if it came back by itself.
+    sequence: Option<u64>,
     heard: Instant,
     /// Value of [`Members::concurrent`] when it joined.
     concurrent_before: Duration,
@@ -178,8 +180,13 @@ impl Members {
         self.machines.joins(machine, sequence);
         let machine = *self.homes.entry(receiver).or_insert(machine);
         let known = self.list.contains_key(&receiver);
-        self.enter(now, receiver, machine);
+        self.enter(now, receiver, machine).sequence.get_or_insert(sequence);
         !known
+    }
+
+    /// The sequence of the next BLOCK when the first of the present members was admitted.
+    pub(super) fn oldest_sequence(&self) -> Option<u64> {
+        self.list.values().filter_map(|member| member.sequence).min()
     }
 
     /// Notes a report; true if its sender is new, or had left. The report of a receiver that does not count changes
@@ -221,6 +228,7 @@ impl Members {
         self.list.entry(receiver).or_insert_with(|| Member {
             machine,
             joined: now,
+            sequence: None,
             heard: now,
             concurrent_before,
             reports: 0,

@@ -256,10 +256,12 @@ impl Server {
         self.schedule.is_pending(object)
     }
 
-    /// Whether an object was sent in full, or is being sent.
+    /// Whether an object was sent in full, or is being sent, since the first of the present members was admitted: those
+    /// that have left took what they got with them.
     #[must_use]
-    pub fn ever_went_out(&self, object: u64) -> bool {
-        self.schedule.ever_went_out(object)
+    pub fn went_out_to_members(&self, object: u64) -> bool {
+        let last = self.schedule.last_pass(object);
+        last.zip(self.members.oldest_sequence()).is_some_and(|(last, oldest)| last >= oldest)
     }
 
     /// The rate at which the server would send now if it had enough to send, in bits per second on the wire.
