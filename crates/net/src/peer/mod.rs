@@ -16,6 +16,7 @@
 mod channel;
 mod join;
 mod node;
+mod pace;
 mod pull;
 mod redirect;
 mod spool;

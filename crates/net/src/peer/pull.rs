@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use proto::peer::{Action, MemberId, Offered, Part, Seeker, SeekerConfig, SeekerCounters, Source};
 
 use super::node::{Answer, Node};
+use super::pace::Pace;
 use super::transfer::{Pulse, Transfer};
 use super::want::{Demand, Event, News, Want};
 use crate::clock::Clock;
@@ -84,6 +85,8 @@ impl Node {
                 answer_times: Vec::new(),
                 orders: VecDeque::new(),
                 ordering: 0,
+                clock: &clock,
+                pace: Pace::default(),
                 is_crowded: false,
                 to_servers: Some(to_servers),
                 at_servers,
@@ -133,6 +136,9 @@ struct Puller<'scope, 'env> {
     orders: VecDeque<u64>,
     /// How many it is being asked for.
     ordering: usize,
+    clock: &'env Clock,
+    /// How many it may be asked for while nobody else is there.
+    pace: Pace,
     /// Others lacked what nobody held, too, when the redirector last said so.
     is_crowded: bool,
     /// Objects for the threads that ask the server; `None` after the end.
@@ -322,7 +328,11 @@ impl<'scope, 'env> Puller<'scope, 'env> {
     fn order(&mut self) {
         // What somebody waits for does not wait behind other objects.
         let few = self.is_crowded && self.demands.is_none();
-        let most = if few { CROWDED_AT_ONCE.min(self.want.at_once) } else { self.want.at_once };
+        let most = match (few, self.want.alone) {
+            (true, _) => CROWDED_AT_ONCE.min(self.want.at_once),
+            (false, true) => self.pace.most(self.clock.now(), self.want.at_once),
+            (false, false) => self.want.at_once,
+        };
         while self.ordering < most
             && let (Some(threads), Some(object)) = (&self.to_servers, self.orders.pop_front())
         {
@@ -340,6 +350,7 @@ impl<'scope, 'env> Puller<'scope, 'env> {
     /// The server was asked for an object, and what came of that is known.
     fn ordered(&mut self) {
         self.ordering -= 1;
+        self.pace.arrived();
         self.order();
     }
 
