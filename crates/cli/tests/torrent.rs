@@ -283,3 +283,61 @@ fn what_the_swarm_lacks_comes_by_unicast_and_a_target_is_checked_first() {
     let fetched = report["torrent_bytes"].as_u64().unwrap();
     assert!(fetched > 0 && fetched < 3 * disk.len() as u64 / 4, "{report}");
 }
+
+/// A filesystem whose files share blocks, until this is dropped.
+struct Shares<'a>(&'a Bench);
+
+impl<'a> Shares<'a> {
+    fn mount(bench: &'a Bench) -> Self {
+        bench.tool("truncate -s 320M xfs.img");
+        bench.tool("mkfs.xfs -q xfs.img");
+        bench.tool("mkdir xfs");
+        bench.tool("mount -o loop xfs.img xfs");
+        Self(bench)
+    }
+}
+
+impl Drop for Shares<'_> {
+    fn drop(&mut self) {
+        self.0.tool("umount xfs");
+    }
+}
+
+#[test]
+fn a_machine_starts_from_its_target_while_others_are_served() {
+    if !lab::available_or_skip() {
+        return;
+    }
+    let room = Room::new(3);
+    let shares = Shares::mount(&room.bench);
+    let fetch = |target: &str| {
+        let words = format!(
+            "fetch {} web {target} --token-file join.token --json --torrent --serve-for 10m --serve-copy",
+            room.server.url
+        );
+        Running::start(room.bench.command_in(room.star.host(1), &words))
+    };
+    let mut first = fetch("xfs/disk.img");
+    assert_eq!(first.kind("fetched")["unicast_bytes"], 0);
+    assert_same(&room.disk, &room.bench.path("xfs/disk.img"));
+    // The machine writes all of its disk.
+    let bytes = room.disk.metadata().unwrap().len();
+    room.bench.tool(&format!("dd if=/dev/zero of=xfs/disk.img bs=1M count={} status=none", bytes >> 20));
+    let mut second = room.fetch(2, "");
+    assert_eq!(second.kind("fetched")["unicast_bytes"], 0);
+    assert_same(&room.disk, &room.bench.path("disk-2.img"));
+    first.signal("INT");
+    let served = first.kind("served")["served_bytes"].as_u64().unwrap();
+    assert!(served > bytes / 8, "{served} bytes came from the copy");
+    assert_eq!(room.bench.tool("ls -A xfs"), "disk.img\n");
+    drop((first, shares));
+    // Where no copy is possible, the image is there all the same.
+    let mut probe = Command::new("cp");
+    probe.args(["--reflink=always"]).arg(&room.disk).arg(room.bench.path("probe.img"));
+    if probe.output().unwrap().status.success() {
+        return;
+    }
+    let mut refused = fetch("plain.img");
+    assert_eq!(refused.child.wait().unwrap().code(), Some(11));
+    assert_same(&room.disk, &room.bench.path("plain.img"));
+}

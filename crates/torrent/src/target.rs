@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
-use disk::WriteAt;
+use disk::ReadAt;
 use image::chunk::PlainHasher;
 use image::{Catalogue, ChunkExtents, Installer, Leaf};
 use parking_lot::RwLock;
@@ -18,15 +18,15 @@ use crate::content::Content;
 /// See the module.
 pub struct TargetContent {
     catalogue: Arc<Catalogue>,
-    disk: Arc<dyn WriteAt>,
+    disk: RwLock<Arc<dyn ReadAt>>,
     installer: RwLock<Option<Installer>>,
 }
 
 impl TargetContent {
     /// The content on `disk`, to which `installer` writes the version of `catalogue`.
     #[must_use]
-    pub fn new(catalogue: Arc<Catalogue>, disk: Arc<dyn WriteAt>, installer: Installer) -> Self {
-        Self { catalogue, disk, installer: RwLock::new(Some(installer)) }
+    pub fn new(catalogue: Arc<Catalogue>, disk: Arc<dyn ReadAt>, installer: Installer) -> Self {
+        Self { catalogue, disk: RwLock::new(disk), installer: RwLock::new(Some(installer)) }
     }
 
     /// The pieces that are on the disk already, or hold only zeros.
@@ -62,6 +62,11 @@ impl TargetContent {
     /// Ends the part of the install: what is on the disk is still served.
     pub fn take_installer(&self) -> Option<Installer> {
         self.installer.write().take()
+    }
+
+    /// Serves what is on `disk` from now on: a copy, where the disk itself is about to change.
+    pub fn serve_from(&self, disk: Arc<dyn ReadAt>) {
+        *self.disk.write() = disk;
     }
 
     /// Calls `each` for the data chunks that `len` bytes from `offset` on touch, with the offset of each.
@@ -115,19 +120,20 @@ impl Content for TargetContent {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         into.fill(0);
         let (mut plain, len) = (Vec::new(), into.len() as u64);
+        let disk = Arc::clone(&self.disk.read());
         self.for_each_chunk(offset, len, |start, extents, chunk| {
             plain.resize(extents.len_bytes() as usize, 0);
             let mut from = 0;
             for run in extents.runs() {
                 let to = from + index(run.len_bytes());
-                self.disk.read_exact_at(&mut plain[from..to], start + run.offset_bytes())?;
+                disk.read_exact_at(&mut plain[from..to], start + run.offset_bytes())?;
                 from = to;
             }
             copy_part(&plain, extents, start, (offset, into));
             match PlainHasher::default().digest(extents, &plain) == chunk.plain {
                 true => Ok(()),
                 false => {
-                    let text = format!("`{}` has changed at offset {start}", self.disk.name());
+                    let text = format!("`{}` has changed at offset {start}", disk.name());
                     Err(Error::new(ErrorKind::Verification, text))
                 }
             }

@@ -2,13 +2,14 @@
 //! target first, erases old signatures, writes what has the right plain digest, and reads everything back.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::units::{show_bytes, show_duration};
 use base::{Error, ErrorKind};
-use disk::WriteAt;
+use disk::logical_volume::Snapshot;
+use disk::{ReadAt, WriteAt};
 use image::{Catalogue, InstallOptions, InstallReport, Installer, SignedManifest};
 use net::client::Client;
 use net::clock::{Clock, Stop, jitter};
@@ -33,6 +34,8 @@ pub(crate) struct Way {
     pub place: u32,
     /// How long it is served to others afterwards.
     pub serve_for: Option<Duration>,
+    /// Whether a copy of it is served, and not the target itself.
+    pub serve_copy: bool,
     pub stop: Stop,
 }
 
@@ -46,6 +49,7 @@ pub(crate) struct Writes<'a> {
 /// What was done.
 struct Done {
     fetched: Fetched,
+    content: Arc<TargetContent>,
     /// Bytes of objects that came from the server, since no piece brought them.
     unicast_bytes: u64,
     received: Duration,
@@ -67,6 +71,8 @@ pub(crate) fn fetch(
     let task =
         Task { context, client, version, disks, options, writing, reporter: &reporter, meter: &meter, way };
     let done = task.install();
+    // It holds the target, which a machine may want for itself.
+    drop(task);
     meter.finish();
     reporter.end_install(done.as_ref().map(|done| &done.install));
     let done = done.map_err(|error| {
@@ -74,11 +80,47 @@ pub(crate) fn fetch(
         if failure.exit == Exit::Interrupted { interrupt::failure() } else { failure }
     })?;
     let reference = format!("{}@{}", version.manifest.image, version.manifest.number);
-    context.output.result(&record(&reference, targets, &done), || text(&reference, &writes, &done))?;
-    after_install(targets, &version.manifest, writing, context.output)?;
-    match way.serve_for {
+    // Before anybody is told that the target is ready.
+    let copy = way.serve_copy.then(|| ServedCopy::of(context, &targets[0], &done.content)).transpose();
+    let told =
+        context.output.result(&record(&reference, targets, &done), || text(&reference, &writes, &done));
+    let finished = told.and_then(|()| after_install(targets, &version.manifest, writing, context.output));
+    let (finished, copy) = match copy {
+        Ok(copy) => (finished, copy),
+        Err(failure) => (finished.and(Err(failure)), None),
+    };
+    let served = finished.and_then(|()| match way.serve_for {
         Some(time) => serve_others(context, &done.fetched, time, &way.stop),
         None => Ok(()),
+    });
+    // Nobody reads the copy any more.
+    drop(done);
+    served.and(copy.map_or(Ok(()), ServedCopy::remove))
+}
+
+/// A copy of the target that is served in its place. A file has no name, and is gone with this process.
+struct ServedCopy(Option<Snapshot>);
+
+impl ServedCopy {
+    /// Makes it, and serves it as `content`.
+    fn of(context: &Context, target: &Path, content: &TargetContent) -> Result<Self> {
+        let made = if target.is_file() {
+            let copy = target.with_file_name(format!(".diskcast-serves-{}", std::process::id()));
+            disk::second_copy::share_blocks(target, &copy)
+                .map_err(|error| Failure::from(error).hint("the image is there; leave out --serve-copy"))?;
+            let source = disk::open_source(&copy);
+            std::fs::remove_file(&copy)?;
+            (source?, None)
+        } else {
+            let snapshot = super::capture::snapshot(context, target, "leave out --serve-copy")?;
+            (disk::open_source(&snapshot.volume().path())?, Some(snapshot))
+        };
+        content.serve_from(Arc::new(made.0));
+        Ok(Self(made.1))
+    }
+
+    fn remove(self) -> Result<()> {
+        Ok(self.0.map_or(Ok(()), |snapshot| snapshot.volume().remove())?)
     }
 }
 
@@ -108,7 +150,8 @@ impl Task<'_> {
             return Err(wrong("is of another version"));
         }
         let installer = self.begin(&catalogue)?;
-        let content = Arc::new(TargetContent::new(catalogue, Arc::clone(&self.disks[0]), installer));
+        let disk: Arc<dyn ReadAt> = Arc::clone(&self.disks[0]) as _;
+        let content = Arc::new(TargetContent::new(catalogue, disk, installer));
         let job = Job {
             have: content.pieces(torrent.piece_bytes())?,
             torrent: Arc::new(torrent),
@@ -129,7 +172,7 @@ impl Task<'_> {
         let received = clock.elapsed();
         let install = installer.finish()?;
         let (unicast_bytes, installed) = (self.reporter.arrived().unicast_bytes(), clock.elapsed());
-        Ok(Done { fetched, unicast_bytes, received, installed, install })
+        Ok(Done { fetched, content, unicast_bytes, received, installed, install })
     }
 
     fn begin(&self, catalogue: &Arc<Catalogue>) -> base::Result<Installer> {

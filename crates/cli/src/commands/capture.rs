@@ -104,7 +104,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             &[],
         );
     }
-    let snapshot = args.taking.snapshot.then(|| snapshot(context, &args.source)).transpose()?;
+    let snapshot = args.taking.snapshot.then(|| snapshot(context, &args.source, INSTEAD)).transpose()?;
     let path = snapshot.as_ref().map_or(args.source.clone(), |snapshot| snapshot.volume().path());
     let source = source::open(context, &path, &args.taking, args.raw)?;
     let written = source::written_meanwhile(context, args.to.is_some())?;
@@ -116,8 +116,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     done.and(released).and(removed)
 }
 
-/// Takes a snapshot of the logical volume at `path`.
-fn snapshot(context: &Context, path: &Path) -> Result<Snapshot> {
+/// What helps where no snapshot can be taken.
+const INSTEAD: &str = "--freeze keeps a mounted filesystem still while it is read";
+
+/// Takes a snapshot of the logical volume at `path`. `instead` is what helps where none can be taken.
+pub(super) fn snapshot(context: &Context, path: &Path, instead: &str) -> Result<Snapshot> {
     if context.global.dry_run {
         let text = "--snapshot takes one, and --dry-run changes nothing: leave out one of them";
         return Err(Failure::new(Exit::Usage, text));
@@ -129,7 +132,7 @@ fn snapshot(context: &Context, path: &Path) -> Result<Snapshot> {
     Snapshot::of(path, announced).map_err(|error| {
         let failure = Failure::from(error);
         match failure.exit {
-            Exit::Refused => failure.hint("--freeze keeps a mounted filesystem still while it is read"),
+            Exit::Refused => failure.hint(instead),
             _ => failure,
         }
     })

@@ -83,6 +83,15 @@ pub(crate) struct Args {
     /// Go on serving other machines for this time after the end, for example 10m; Ctrl-C ends it sooner
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, conflicts_with = "no_peers")]
     pub serve_for: Option<Duration>,
+    /// Serve a copy of the target, so that a machine may start from it at once: a snapshot of a logical volume, or the
+    /// blocks of a file on XFS or btrfs
+    #[arg(
+        long,
+        requires = "torrent",
+        requires = "serve_for",
+        conflicts_with_all = ["form", "also", "into"]
+    )]
+    pub serve_copy: bool,
     /// Send at most so much to other machines, for example 200M (bits per second) [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = parse_rate, conflicts_with = "no_peers")]
     pub upload_limit: Option<u64>,
@@ -166,7 +175,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             }
         };
         let place = args.place.as_deref().map_or(0, daemon::place_number);
-        let way = by_torrent::Way { port, place, serve_for: args.serve_for, stop };
+        let (serve_for, serve_copy) = (args.serve_for, args.serve_copy);
+        let way = by_torrent::Way { port, place, serve_for, serve_copy, stop };
         let writes = by_torrent::Writes { targets: &targets, writing: &args.writing, effort: &args.effort };
         return by_torrent::fetch(context, (&client, &version), writes, (disks, reporter), &way);
     }
