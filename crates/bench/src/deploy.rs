@@ -51,6 +51,9 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
+/// Folder of a site for targets in memory: all of its hosts have this machine's one disk.
+pub(crate) const MEMORY: &str = "memory";
+
 /// Host 0 has a repository with the image `web`, the others an sshd.
 pub(crate) struct Site<'a> {
     context: &'a Context,
@@ -72,6 +75,8 @@ impl<'a> Site<'a> {
         // Servers see no mounts that come later.
         std::fs::create_dir(folder.join("small"))?;
         said(Command::new("mount").args(["-t", "tmpfs", "-o", "size=8M", "none"]).arg(folder.join("small")))?;
+        std::fs::create_dir(folder.join(MEMORY))?;
+        said(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(folder.join(MEMORY)))?;
         let sshd = Sshd::start(&star, &star.hosts()[1..], &folder)?;
         Ok(Self { context, star, sshd, folder })
     }
@@ -127,8 +132,10 @@ impl<'a> Site<'a> {
 
 impl Drop for Site<'_> {
     fn drop(&mut self) {
-        // What holds it ends with the lab.
-        let _ = said(Command::new("umount").arg("--lazy").arg(self.folder.join("small")));
+        for mount in ["small", MEMORY] {
+            // What holds it ends with the lab.
+            let _ = said(Command::new("umount").arg("--lazy").arg(self.folder.join(mount)));
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{IMAGE_THERE, MEBIBYTES, SERVER_TIMES, link_seconds, speed_up};
 use crate::context::Context;
-use crate::deploy::{Site, all_ready};
+use crate::deploy::{MEMORY, Site, all_ready};
 use crate::figure::{Bar, Figure};
 use crate::peer::{PEERS, State};
 use crate::room::star;
@@ -46,7 +46,7 @@ const OURS: &str = "diskcast deploy";
 /// A run ends after so many images on a link, or after some time.
 const PATIENCE: f64 = 12.0;
 const PATIENCE_MIN: Duration = Duration::from_secs(60);
-const PLACE: &str = "network namespaces on one machine; ours to files on its disk, read back";
+const PLACE: &str = "network namespaces on one machine; ours to files in tmpfs, read back";
 /// Seconds in a table: VMs, BitTorrent, SCP, UDPcast, UFTP.
 type Published = [(u32, [f64; 4]); 7];
 const TABLE_6_1: Published = [
@@ -165,7 +165,7 @@ impl Load {
     fn deployed(&self, context: &Context, hosts: u32) -> Result<f64> {
         let site = Site::new(context, hosts, (self.rate, usize::try_from(self.mebibytes)?))?;
         speed_up(&site.star, self.rate)?;
-        let names: Vec<String> = (1..=hosts).map(|host| format!("{host}.out")).collect();
+        let names: Vec<String> = (1..=hosts).map(|host| format!("{MEMORY}/{host}.out")).collect();
         let targets: Vec<(u32, &str)> = (1..=hosts).zip(names.iter().map(String::as_str)).collect();
         let (seconds, said) = site.deploy(&targets, &site.program(), self.options)?;
         all_ready(&said, targets.len())?;
