@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mirror::fuse::{DiskSettings, MountOptions, Mounted, Origin, mount};
+use mirror::fuse::{Content, DiskSettings, MountOptions, Mounted, Origin, mount};
 use mirror::{MirrorOptions, Source};
 use serde_json::{Value, json};
 
@@ -145,7 +145,7 @@ fn mount_images(folder: &Path, images: &Images) -> Result<(Mounted, PathBuf)> {
     };
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let options = MountOptions { disks, owner, now: SystemTime::UNIX_EPOCH, log: Arc::new(|_| {}) };
-    Ok((mount(&at, origin, sources, options)?, at))
+    Ok((mount(&at, Content { origin, sources, sharing: None }, options)?, at))
 }
 
 /// The running example; unmounted when this is dropped.

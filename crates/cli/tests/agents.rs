@@ -187,3 +187,50 @@ fn a_stranger_and_a_server_without_agents_give_nothing() {
     let said = site.bench.see(&words);
     assert!(said.contains("--agents") && said.ends_with("exit: 11\n"), "{said}");
 }
+
+#[test]
+fn a_deploy_by_agents_has_waves_variables_and_attempts() {
+    let Some(site) = Site::new(4, 16) else { return };
+    // The agent of the fourth host has called, and is gone.
+    let mut agents: Vec<Running> = (1..=4).map(|host| site.agent(host)).collect();
+    site.admit(4);
+    drop(agents.pop());
+    // What is in the way of the third one is taken away by the command before its second attempt.
+    std::fs::create_dir(site.bench.path("host3.img")).unwrap();
+    std::fs::write(
+        site.bench.path("hosts.ini"),
+        "[some]\nhost[1:3]\n[some:vars]\nkind=img\n[others]\nhost4 kind=raw\n",
+    )
+    .unwrap();
+    let mark = site.path("seen-{host}");
+    let before = format!("if [ -e {mark} ]; then rmdir $DISKCAST_TARGET; fi; touch {mark}; true");
+    let (target, inventory) = (site.path("{host}.{kind}"), site.path("hosts.ini"));
+    let words =
+        ["deploy", "web", "--to", "some,others", "--agents", "--inventory", &inventory, "--target", &target];
+    let (exit, plan) = site.manage(&[&words[..], &["--wave", "2", "-n"]].concat());
+    assert_eq!((exit, plan.len(), &plan[2]["wave"]), (Some(0), 4, &serde_json::json!(2)), "{plan:#?}");
+    let again = site.path("again");
+    let rest =
+        ["--before", &before, "--wave", "2", "--attempts", "2", "--silence", "8s", "--retry-file", &again];
+    let (exit, said) = site.manage(&[&words[..], &rest].concat());
+    assert_eq!(exit, Some(3), "{said:#?}");
+    for host in ["host1", "host2", "host3"] {
+        assert_eq!(of(&said, host)["state"], "ready", "{said:#?}");
+        assert_same(&site.disk, &site.bench.path(&format!("{host}.img")));
+    }
+    assert_eq!(of(&said, "host4")["state"], "failed", "{said:#?}");
+    let order =
+        |host: &str| said.iter().position(|one| one["type"] == "host" && one["host"] == host).unwrap();
+    assert!(order("host3") > order("host1").max(order("host2")), "the second wave is later: {said:#?}");
+    assert!(!site.bench.path("host4.raw").exists());
+    // Its job does not wait for it any more; its line, with its variables, is there for another try.
+    site.until(&["host4".to_owned()], |one| one["job"].is_null());
+    assert!(std::fs::read_to_string(&again).unwrap().contains("\nhost4 kind=raw\n"));
+    agents.push(site.agent(4));
+    let words = format!("@{again}");
+    let (exit, said) = site.manage(&["deploy", "web", "--to", &words, "--agents", "--target", &target]);
+    assert_eq!(exit, Some(0), "{said:#?}");
+    assert_same(&site.disk, &site.bench.path("host4.raw"));
+    let (exit, said) = site.manage(&["deploy", "web", "--to", "nobody", "--agents", "--target", &target]);
+    assert_eq!(exit, Some(10), "{said:#?}");
+}

@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use common::Bench;
+use common::running::Running;
+use common::{Bench, star_with_image};
 
 /// A running `diskcast mount`.
 struct Mount {
@@ -118,4 +119,60 @@ fn a_file_of_fixed_size_is_a_target_like_a_larger_disk() {
     let (disk, found) = (std::fs::read(disk).unwrap(), std::fs::read(&clone).unwrap());
     assert!(found.len() == 6 << 20 && found[..disk.len()] == disk);
     mount.terminate();
+}
+
+#[test]
+fn machines_that_read_the_same_version_share_it() {
+    let Some((star, bench, disk)) = star_with_image(2, 16) else { return };
+    let address = star.host(0).ipv4();
+    let words = format!("serve --listen {address}:7717 --token-out join.token --json");
+    let mut server = Running::start(bench.command_in(star.host(0), &words));
+    server.kind("serving");
+    // What a mount shows is seen on its host alone.
+    let reader = |host: u32| {
+        let line = format!(
+            "mkdir mnt-{host}; {} mount mnt-{host} --folder kept-{host} --from https://{address}:7717 \
+             --token-file join.token --share --json >log-{host} & \
+             until grep -q mounted log-{host}; do kill -0 $! || exit 1; sleep 0.05; done; \
+             exec 3<mnt-{host}/web/1; cmp mnt-{host}/web/1 {} && cat mnt-{host}/_status; echo end; cat; exec 3<&-; \
+             kill $!; wait $!",
+            env!("CARGO_BIN_EXE_diskcast"),
+            disk.display()
+        );
+        let mut command = star.host(host).command("sh");
+        command.args(["-c", &line]).current_dir(bench.path(".")).stdin(Stdio::piped());
+        command.env("DISKCAST_CONFIG", "/dev/null").env("DISKCAST_SEEN", bench.path("seen.json"));
+        command.env_remove("DISKCAST_REPO");
+        let mut reader = Running::start(command);
+        let said =
+            reader.lines.by_ref().map(Result::unwrap).take_while(|line| line != "end").collect::<Vec<_>>();
+        (reader, said.join("\n"))
+    };
+    let (first, said) = reader(1);
+    assert!(said.contains("version web@1 "), "{said}");
+    let (second, said) = reader(2);
+    let counted = |name: &str| -> u64 {
+        let value = said.split_whitespace().skip_while(|word| *word != name).nth(1);
+        value.unwrap_or_else(|| panic!("{said}")).parse().unwrap()
+    };
+    // What it did not get by multicast it has from the first one.
+    assert!(
+        counted("peer_bytes") > 0 && counted("peer_bytes") + counted("multicast_bytes") > 3 << 20,
+        "{said}"
+    );
+    for mut reader in [first, second] {
+        // The end of its input ends the mount.
+        drop(reader.child.stdin.take());
+        reader.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn sharing_needs_a_server() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 4, 1);
+    bench.see("capture disk.img lab -q");
+    std::fs::create_dir(bench.path("dir")).unwrap();
+    let said = bench.see("mount dir --folder kept --share");
+    assert!(said.contains("--share needs a server") && said.ends_with("exit: 2\n"), "{said}");
 }

@@ -91,6 +91,70 @@ until lvs --noheadings -o lv_name vg | grep -q diskcast-; do :; done
 kill -INT $capture
 if wait $capture; then false; fi
 while lvs --noheadings -o lv_name vg | grep -q diskcast-; do :; done
+echo "step: a volume that is served while it is written"
+diskcast serve --listen 127.0.0.1:7717 --no-multicast --torrent --state /srv/state --token-out /srv/token -q &
+server=$!
+until [ -s /srv/token ] && (: >/dev/tcp/127.0.0.1/7717) 2>/dev/null; do
+    kill -0 $server
+    sleep 0.1
+done
+lvcreate -q -y -L 96M -n started vg
+diskcast fetch https://127.0.0.1:7717 web /dev/vg/started --token-file /srv/token --yes --json --torrent \
+    --serve-for 1h --serve-copy >/tmp/told &
+seeder=$!
+until grep -q '"fetched"' /tmp/told; do kill -0 $seeder; sleep 0.1; done
+e2fsck -fn /dev/vg/started
+dd if=/dev/zero of=/dev/vg/started bs=1M count=96 status=none conv=fsync
+diskcast fetch https://127.0.0.1:7717 web /srv/second.img --token-file /srv/token --torrent=6882 -q
+e2fsck -fn /srv/second.img
+kill -INT $seeder
+wait $seeder
+[ "$(number served_bytes /tmp/told)" -gt 0 ]
+if lvs --noheadings -o lv_name vg | grep diskcast-; then false; fi
+lvremove -q -y vg/started
+rm /srv/second.img
+echo "step: snapshots of a volume that is kept"
+# The end of its input would call a job off.
+mkfifo /tmp/orders
+exec 3<>/tmp/orders
+job() {
+    local version=$1 root=$2 target=$3 more=${4:-}
+    local server='"format":1,"server":"https://127.0.0.1:7717"' put='"copy":"snapshot"'
+    printf '{%s,%s,"token":"%s","reference":"%s","root":"%s","target":"%s"%s}\n' \
+        "$server" "$put" "$(cat /srv/token)" $version $root $target "$more" >&3
+    diskcast work --kept /srv/kept </tmp/orders
+}
+root_of() { diskcast fetch https://127.0.0.1:7717 $1 /srv/third.img --token-file /srv/token --resume --json |
+    grep -o '"root":"[0-9a-f]*"' | cut -d'"' -f4; }
+first=$(root_of web@1)
+job web@1 $first /dev/vg/vm1 >/tmp/told
+job web@1 $first /dev/vg/vm2 >/tmp/told
+grep -q '"kept":true' /tmp/told
+dd if=/dev/urandom of=/dev/vg/vm1 bs=64k seek=100 count=16 status=none conv=fsync
+mount -o ro /dev/vg/vm2 /b
+(cd /b && sha256sum -c --quiet sums)
+umount /b
+# An attempt that is repeated finds its own; what a machine has written stays.
+job web@1 $first /dev/vg/vm2 ',"resume":true' >/tmp/told
+refused "a snapshot is a new logical volume" job web@1 $first /dev/vg/vm1 ',"resume":true'
+refused "is no logical volume" job web@1 $first /srv/vm3
+refused "exists" job web@1 $first /dev/vg/vm2
+lvremove -q -y vg/vm1 vg/vm2
+# One more image has room where the first one was.
+echo more >/a/more
+diskcast capture /dev/vg/src web --snapshot -q
+second=$(root_of web@2)
+free=$(vgs --noheadings -o vg_free_count vg)
+lvcreate -q -y -l $((free - 25)) -n filler vg
+job web@2 $second /dev/vg/vm3 >/tmp/told
+[ "$(lvs --noheadings -o lv_name vg | grep -c diskcast-)" = 1 ]
+diskcast agent --list --kept /srv/kept | grep "web@2"
+e2fsck -fn /dev/vg/vm3
+kill $server
+wait $server
+lvremove -q -y vg/filler vg/vm3
+lvremove -q -y $(lvs --noheadings -o vg_name,lv_name --separator / vg | grep diskcast-)
+rm -r /srv/third.img /srv/kept
 echo "step: a thin volume"
 lvcreate -q -y -L 240M -T vg/pool
 lvcreate -q -y -V 96M -T vg/pool -n thin
@@ -120,7 +184,7 @@ finish
 /// Starts the machine with a second disk, and waits for its end. False where no machine can be started.
 fn run(bench: &Bench, disk: &str) -> bool {
     let disk = Disk { path: bench.path(disk), format: "raw", direct: false };
-    match guest::run(&bench.path("system.img"), vec![disk], Duration::from_secs(240)) {
+    match guest::run(&bench.path("system.img"), vec![disk], Duration::from_secs(300)) {
         Err(error) if error.kind() == ErrorKind::Unsupported && std::env::var_os("CI").is_none() => false,
         boot => boot.map(|_| true).unwrap(),
     }

@@ -7,6 +7,13 @@ use base::{Error, ErrorKind, Result};
 
 use crate::tools::{self, run};
 
+/// In the message of an error: a volume group has no room.
+pub const NO_ROOM: &str = "free, the volume needs";
+/// A snapshot that is not thin has a record of 16 bytes for each block of 4 KiB, in blocks of such records, and one
+/// block before them.
+const COPIED_BLOCK_BYTES: u64 = 4096;
+const RECORDS_PER_BLOCK: u64 = 256;
+
 /// The name of a logical volume: `/dev/GROUP/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogicalVolume {
@@ -40,7 +47,7 @@ impl LogicalVolume {
         let free = free.trim().parse::<u64>().unwrap_or(0);
         if free < bytes {
             let (has, needs) = (show_bytes(free), show_bytes(bytes));
-            let text = format!("volume group `{}` has {has} free, the volume needs {needs}", self.group);
+            let text = format!("volume group `{}` has {has} {NO_ROOM} {needs}", self.group);
             return Err(Error::new(ErrorKind::Refused, text));
         }
         Ok(())
@@ -76,7 +83,7 @@ impl LogicalVolume {
             let text = format!("`{}` is too small: it has {has}, the image needs {needs}", base.display());
             return Err(Error::new(ErrorKind::Refused, text));
         }
-        self.check(if found.is_thin { 0 } else { found.bytes })
+        self.check(if found.is_thin { 0 } else { found.snapshot_bytes() })
     }
 
     fn check_group(&self, base: &Path, found: &Found) -> Result<()> {
@@ -98,6 +105,19 @@ impl LogicalVolume {
         let found = Found::at(base)?;
         self.check_group(base, &found)?;
         take(&self.name, base, &found, "100%ORIGIN")
+    }
+
+    /// How many snapshots of it there are. `Io` with LVM's words.
+    pub fn snapshots(&self) -> Result<usize> {
+        let of = format!("origin={}", self.name);
+        let arguments = ["--noheadings", "--options", "lv_name", "--select", &of, "--", &self.group];
+        Ok(run("lvs", &arguments, &[], None)?.lines().filter(|line| !line.trim().is_empty()).count())
+    }
+
+    /// The name of the volume that it is a snapshot of; `None` if it is none. `Io` with LVM's words.
+    pub fn origin(&self) -> Result<Option<String>> {
+        let told = run("lvs", &["--noheadings", "--options", "origin", "--"], &[&self.path()], None)?;
+        Ok(Some(told.trim().to_owned()).filter(|name| !name.is_empty()))
     }
 
     /// Its device.
@@ -166,11 +186,19 @@ struct Found {
     bytes: u64,
     group: String,
     group_free_bytes: u64,
+    extent_bytes: u64,
 }
 
 impl Found {
+    /// Bytes of a snapshot that never fills up.
+    fn snapshot_bytes(&self) -> u64 {
+        let blocks = self.bytes.div_ceil(COPIED_BLOCK_BYTES);
+        let records = blocks.div_ceil(RECORDS_PER_BLOCK) + 1;
+        ((blocks + records) * COPIED_BLOCK_BYTES).next_multiple_of(self.extent_bytes.max(1))
+    }
+
     fn at(path: &Path) -> Result<Self> {
-        let options = "segtype,lv_size,vg_free,vg_name";
+        let options = "segtype,lv_size,vg_free,vg_extent_size,vg_name";
         let arguments =
             ["--noheadings", "--nosuffix", "--units", "b", "--separator", "/", "--options", options, "--"];
         let refused = |why: &str| {
@@ -179,9 +207,11 @@ impl Found {
         let told = run("lvs", &arguments, &[path], None).map_err(|error| refused(&error.to_string()))?;
         let mut fields = told.lines().next().unwrap_or_default().trim().split('/');
         let mut next = || fields.next().unwrap_or_default();
-        let (kind, bytes, free, group) = (next(), next().parse(), next().parse(), next().to_owned());
-        let (Ok(bytes), Ok(group_free_bytes)) = (bytes, free) else { return Err(refused(told.trim())) };
-        Ok(Self { is_thin: kind == "thin", bytes, group, group_free_bytes })
+        let (kind, bytes, free, extent) = (next(), next().parse(), next().parse(), next().parse());
+        let (Ok(bytes), Ok(group_free_bytes), Ok(extent_bytes)) = (bytes, free, extent) else {
+            return Err(refused(told.trim()));
+        };
+        Ok(Self { is_thin: kind == "thin", bytes, group: next().to_owned(), group_free_bytes, extent_bytes })
     }
 }
 
@@ -199,6 +229,19 @@ fn take(name: &str, base: &Path, found: &Found, extents: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_snapshot_has_room_for_all_and_its_records() {
+        let found = |bytes| Found {
+            is_thin: false,
+            bytes,
+            group: String::new(),
+            group_free_bytes: 0,
+            extent_bytes: 4 << 20,
+        };
+        assert_eq!(found(96 << 20).snapshot_bytes(), 100 << 20);
+        assert_eq!(found(1 << 40).snapshot_bytes(), (1 << 40) + (1 << 32) + (4 << 20));
+    }
 
     #[test]
     fn volumes_have_a_group_and_a_name() {

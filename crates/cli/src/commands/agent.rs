@@ -75,7 +75,7 @@ fn list(context: &Context, kept: &KeptImages) -> Result<()> {
         let used = clock::show_unix(image.used);
         records.push(json!({
             "type": "kept", "key": image.key, "image": image.about.reference, "size_bytes": image.about.size_bytes,
-            "own_bytes": image.own_bytes, "used": used, "in_use": image.in_use,
+            "own_bytes": image.own_bytes, "used": used, "in_use": image.in_use, "volume": image.volume,
         }));
         let needed = if image.in_use { "yes" } else { "no" }.to_owned();
         let (size, own) = (show_bytes(image.about.size_bytes), show_bytes(image.own_bytes));

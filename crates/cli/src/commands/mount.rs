@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use base::{Error, ErrorKind};
 use daemon::tokens::{Keeper, Place, kept_in};
-use mirror::fuse::{DiskSettings, MountOptions, Origin, mount};
-use mirror::{Images, MirrorOptions, Sighting, Source};
+use mirror::fuse::{Content, DiskSettings, MountOptions, Origin, Sharing, mount};
+use mirror::{BootProfiles, Images, MirrorOptions, MulticastOptions, Sighting, Source, Swarm};
 use net::client::Client;
 use net::clock::Stop;
+use net::peer::{PeerOptions, SpoolLimits};
 use serde::Serialize;
 use serde_json::json;
 use store::Reference;
@@ -18,7 +19,7 @@ use store::Reference;
 use super::Context;
 use crate::args::ServerAccess;
 use crate::args::parse::{parse_lifetime, parse_owner, parse_rate, parse_size};
-use crate::exit::{Failure, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::seen::Seen;
 use crate::{clock, connect, interrupt, notify, repository};
 
@@ -35,6 +36,7 @@ use crate::{clock, connect, interrupt, notify, repository};
 Examples:
   diskcast mount /mnt/images
   diskcast mount /mnt/images --from https://10.0.0.1:7717 --token-file join.token
+  diskcast mount /mnt/images --from https://10.0.0.1:7717 --token-file join.token --share
   mount -o ro,loop,offset=1048576 /mnt/images/debian/latest /mnt/debian
   echo clone vm1 debian:stable > /mnt/images/_control")]
 pub(crate) struct Args {
@@ -64,6 +66,13 @@ pub(crate) struct Args {
     /// Maximum number of chunks to read ahead of a sequential read; 0 for none
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     pub ahead: u64,
+    /// Share what is read of versions with other machines that read the same ones: by multicast of the first server,
+    /// and from machine to machine
+    #[arg(long)]
+    pub share: bool,
+    /// Network interface for multicast, by name or address [default: that of the route to the server]
+    #[arg(long, value_name = "INTERFACE", requires = "share")]
+    pub interface: Option<String>,
     /// Owner of all files: numbers of user and group [default: the user who mounts]
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     pub owner: Option<(u32, u32)>,
@@ -88,12 +97,12 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         now: SystemTime::UNIX_EPOCH + Duration::from_secs(clock::unix_seconds()),
         log: Arc::new(move |event| output.event(&Happened { text: event.to_string() })),
     };
-    let Connected { origin, sources, names, tokens } = connected;
+    let Connected { content, names, tokens } = connected;
     let tell = Box::new(move |server: &str, news| {
         output.event(&Happened { text: daemon::attached::Event::of_token(server, news).to_string() });
     });
     let _keeper = Keeper::start(tokens, tell)?;
-    let mounted = Arc::new(mount(&args.dir, origin, sources, options).map_err(explain)?);
+    let mounted = Arc::new(mount(&args.dir, content, options).map_err(explain)?);
     let stopped = Arc::clone(&mounted);
     interrupt::cooperate(move || {
         notify::stopping();
@@ -137,7 +146,7 @@ fn explain(error: Error) -> Failure {
 }
 
 fn plan(context: &Context, args: &Args, connected: &Connected) -> Result<()> {
-    let images = connected.origin.images()?.len();
+    let images = connected.content.origin.images()?.len();
     let record = json!({ "type": "plan", "dir": args.dir, "from": connected.names, "images": images });
     context.output.result(&record, || {
         format!(
@@ -164,8 +173,7 @@ impl std::fmt::Display for Happened {
 
 /// The sources of a mount.
 struct Connected {
-    origin: Origin,
-    sources: Vec<Source>,
+    content: Content,
     names: Vec<String>,
     /// Name of each server, a client with short timeouts, and the place of its token.
     tokens: Vec<(String, Arc<Client>, Place)>,
@@ -207,6 +215,38 @@ impl Connected {
             seen.judge(&addresses[index], reference, found)
         };
         let origin = Origin::new(places, repository::stamp).watched_by(Box::new(watch));
-        Ok(Self { origin, sources, names, tokens })
+        let sharing = match tokens.first().filter(|_| args.share) {
+            Some((server, client, _)) => {
+                // A repository of this machine comes before it.
+                let source = names.iter().position(|name| name == server).unwrap_or(0);
+                Some(sharing(context, args, client, source))
+            }
+            None if args.share => {
+                let text = "--share needs a server (--from): it brings machines together";
+                return Err(Failure::new(Exit::Usage, text));
+            }
+            None => None,
+        };
+        Ok(Self { content: Content { origin, sources, sharing }, names, tokens })
     }
+}
+
+/// How versions are shared with other machines of the server of `client`, which is the source `source`.
+fn sharing(context: &Context, args: &Args, client: &Arc<Client>, source: usize) -> Sharing {
+    let output = context.output;
+    let spool = SpoolLimits::of_attached_disk();
+    let options = PeerOptions { spool, ..PeerOptions::of_this_machine() };
+    let asks = Arc::clone(client);
+    let swarm = move || Swarm::of(&asks, options.clone(), move |words| output.note(words));
+    let multicast = match MulticastOptions::of(client, args.interface.as_deref(), &repository::host_name()) {
+        Ok(multicast) => {
+            Some(MulticastOptions { tell: Arc::new(move |words| output.note(words)), ..multicast })
+        }
+        Err(error) => {
+            output.warning(&format!("goes on without multicast: {}", base::chain(&error)));
+            None
+        }
+    };
+    let boots = Arc::clone(client) as Arc<dyn BootProfiles>;
+    Sharing { source, swarm: Box::new(swarm), multicast, boots, stamp: repository::stamp }
 }

@@ -1,5 +1,6 @@
 //! A front-end of OpenNebula without OpenNebula: its programs for machines and images are scripts, its drivers are
 //! ours.
+#![allow(dead_code, reason = "every test program uses its own part")]
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -97,7 +98,7 @@ impl Cloud {
         bench.disk("disk.img", mib, 1);
         assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
         let folder = bench.path("one");
-        for name in ["one/datastores", "bin", "remotes", "staging"] {
+        for name in ["one/datastores", "bin", "remotes", "staging", "mnt"] {
             std::fs::create_dir_all(bench.path(name)).unwrap();
         }
         let scripts = [
@@ -132,11 +133,12 @@ impl Cloud {
         bench.keep_secret("one.token", token);
         let text = format!(
             "ssh = \"{}\"\nprogram = \"{bin}/diskcast\"\nvirsh = \"{bin}/virsh\"\nkept = \"{}/datastores/.diskcast\"\n\
-             staging = \"{}\"\n\n[repositories.main]\nlocation = \"{}\"\nserver = \"https://{address}:7717\"\n\
-             token_file = \"{}\"\n",
+             staging = \"{}\"\nmount = \"{}\"\n\n[repositories.main]\nlocation = \"{}\"\n\
+             server = \"https://{address}:7717\"\ntoken_file = \"{}\"\n",
             sshd.client(),
             folder.display(),
             bench.path("staging").display(),
+            bench.path("mnt").display(),
             bench.path("repo").display(),
             bench.path("one.token").display(),
             bin = bench.path("bin").display(),
@@ -152,6 +154,26 @@ impl Cloud {
         let output = ssh.output().unwrap();
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Shows the images on a host, in its folder `mnt`, until what this returns is dropped.
+    pub(crate) fn mounts(&self, host: u32) -> Running {
+        let path = |name: &str| self.bench.path(name).display().to_string();
+        // The mount ends with the client, whose end is that of the input.
+        let line = format!(
+            "DISKCAST_CONFIG=/dev/null DISKCAST_SEEN={} {DISKCAST} mount {} --folder {} --from https://{}:7717 \
+             --token-file {} --share --json & cat >/dev/null; kill $!; wait $!",
+            path(&format!("seen-{host}.json")),
+            path("mnt"),
+            path(&format!("mount-{host}")),
+            self.host(0),
+            path("one.token"),
+        );
+        let mut ssh = self.star.host(0).command("ssh");
+        ssh.args(self.sshd.options()).arg(self.host(host)).arg(line).stdin(Stdio::piped());
+        let mut mount = Running::start(ssh);
+        mount.kind("mounted");
+        mount
     }
 
     /// Starts QEMU on a host with the first disk of a machine, stopped. Returns what ends it.

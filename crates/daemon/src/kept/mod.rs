@@ -13,10 +13,12 @@
 //! folder of a machine can be moved as a whole, and what an overlay needs stays there whatever becomes of the cache.
 
 mod clean;
+mod mounted;
 mod overlay;
 #[cfg(test)]
 mod tests;
 mod there;
+mod volume;
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -28,8 +30,10 @@ use serde::{Deserialize, Serialize};
 
 pub use self::clean::Bounds;
 use self::clean::{Candidate, leaving};
+pub use self::mounted::MountedVersion;
 use self::overlay::Overlay;
 pub use self::there::There;
+pub use self::volume::{FillingVolume, FoundVolume, KeptVolume};
 use crate::clock;
 use crate::private_file::io_error;
 
@@ -64,6 +68,9 @@ pub struct KeptImage {
     pub used: u64,
     /// Whether something needs it.
     pub in_use: bool,
+    /// The logical volume that it lies in, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<PathBuf>,
 }
 
 /// How an image is found.
@@ -92,7 +99,7 @@ pub struct Filling {
 impl KeptImages {
     /// The images in `folder`, which is made if it is missing.
     pub fn open(folder: &Path) -> Result<Self> {
-        for part in ["images", "locks", "overlays"] {
+        for part in ["images", "locks", "overlays", "volumes"] {
             // Programs of machines read the images, whoever they run as.
             let path = folder.join(part);
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&path);
@@ -142,6 +149,14 @@ impl KeptImages {
 
     /// All images, those that were used last first.
     pub fn list(&self) -> Result<Vec<KeptImage>> {
+        let mut images = self.files()?;
+        images.extend(self.volumes()?);
+        images.sort_by_key(|image| std::cmp::Reverse(image.used));
+        Ok(images)
+    }
+
+    /// Those in files.
+    fn files(&self) -> Result<Vec<KeptImage>> {
         let overlays = Overlay::all(&self.folder)?;
         let mut images = Vec::new();
         for key in names(&self.folder.join("images"))? {
@@ -153,9 +168,8 @@ impl KeptImages {
             let path = place.join("disk.raw");
             let own_bytes = own_bytes(&path).map_err(|error| io_error("measure", &path, error))?;
             let used = modified(&place.join("about.json"))?;
-            images.push(KeptImage { key, about, own_bytes, used, in_use: is_busy || needed });
+            images.push(KeptImage { key, about, own_bytes, used, in_use: is_busy || needed, volume: None });
         }
-        images.sort_by_key(|image| std::cmp::Reverse(image.used));
         Ok(images)
     }
 
@@ -166,7 +180,7 @@ impl KeptImages {
             overlay.forget_if_gone(&self.folder)?;
         }
         self.remove_parts()?;
-        let images = self.list()?;
+        let images = self.files()?;
         let free = free_bytes(&self.folder)?;
         let candidates: Vec<Candidate> = images
             .iter()

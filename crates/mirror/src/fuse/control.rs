@@ -40,6 +40,8 @@ pub(super) enum Command {
     Rename(ImageName, ImageName),
     /// `remove NAME`: removes a writable disk.
     Remove(ImageName),
+    /// `content VERSION`: says what a version holds.
+    Content(Reference),
 }
 
 impl std::str::FromStr for Command {
@@ -49,22 +51,22 @@ impl std::str::FromStr for Command {
         let name = |word: &str| -> Result<ImageName> {
             word.parse().map_err(|error: Error| error.within(format!("understand `{word}`")))
         };
+        let version = |word: &str| -> Result<Reference> {
+            word.parse().map_err(|error: Error| error.within(format!("understand `{word}`")))
+        };
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words[..] {
-            ["clone", clone, from] => {
-                let from =
-                    from.parse().map_err(|error: Error| error.within(format!("understand `{from}`")))?;
-                Ok(Self::Clone(name(clone)?, from))
-            }
+            ["clone", clone, from] => Ok(Self::Clone(name(clone)?, version(from)?)),
             ["commit", clone] => Ok(Self::Commit(name(clone)?, None)),
             ["commit", clone, image] => Ok(Self::Commit(name(clone)?, Some(name(image)?))),
             ["fork", clone, image] => Ok(Self::Fork(name(clone)?, name(image)?)),
             ["rename", clone, new] => Ok(Self::Rename(name(clone)?, name(new)?)),
             ["remove", clone] => Ok(Self::Remove(name(clone)?)),
+            ["content", of] => Ok(Self::Content(version(of)?)),
             _ => {
                 let text = format!(
                     "`{}` is not understood: expected `clone NAME VERSION`, `commit NAME [IMAGE]`, `fork NAME IMAGE`, \
-                     `rename NAME NEW` or `remove NAME`",
+                     `rename NAME NEW`, `remove NAME` or `content VERSION`",
                     line.trim().escape_debug()
                 );
                 Err(Error::new(ErrorKind::Invalid, text))
@@ -165,6 +167,15 @@ impl Control {
                 self.disks.remove_clone(&name)?;
                 format!("removed {name}")
             }
+            Command::Content(of) => {
+                let found = match &of {
+                    // What its file shows.
+                    Reference::Version(image, number) => self.disks.manifest(image, *number)?,
+                    _ => Arc::new(self.disks.origin.resolve(&of)?),
+                };
+                let (size, sector) = (found.size_sectors * 512, found.logical_sector_bytes);
+                format!("content {}@{} {} {size} {sector}", found.image, found.number, found.root.name())
+            }
         })
     }
 
@@ -176,11 +187,12 @@ impl Control {
             counters.opened, counters.passthrough, counters.reads, counters.writes, counters.dropped
         );
         for (name, open, users) in self.disks.in_use() {
-            let fetched = open.mirror.counters();
+            let (fetched, swarm) = (open.mirror.counters(), open.mirror.swarm_traffic());
             let kind = if matches!(name, DiskName::Clone(_)) { "clone" } else { "version" };
             text.push_str(&format!(
                 "{kind} {name} users {users} complete {} passthrough {} written_bytes {} demanded_bytes {} \
-                 prefetched_bytes {} prefetched_unused_bytes {} background_bytes {} retries {}\n",
+                 prefetched_bytes {} prefetched_unused_bytes {} background_bytes {} retries {} multicast_bytes {} \
+                 peer_bytes {} served_bytes {}\n",
                 open.mirror.is_complete(),
                 open.backing.is_some(),
                 open.mirror.dirty_bytes(),
@@ -188,7 +200,10 @@ impl Control {
                 fetched.prefetched_bytes,
                 fetched.prefetched_unused_bytes(),
                 fetched.background_bytes,
-                fetched.retries
+                fetched.retries,
+                fetched.arrived_bytes,
+                swarm.peer_bytes,
+                swarm.served_bytes
             ));
         }
         text
@@ -209,6 +224,7 @@ mod tests {
         assert_eq!(parsed("commit vm1 lab").unwrap(), Command::Commit(name("vm1"), Some(name("lab"))));
         assert_eq!(parsed("rename vm1 vm2").unwrap(), Command::Rename(name("vm1"), name("vm2")));
         assert_eq!(parsed("fork vm1 lab").unwrap(), Command::Fork(name("vm1"), name("lab")));
+        assert_eq!(parsed("content debian").unwrap(), Command::Content(Reference::Newest(name("debian"))));
         for line in ["", "clone vm1", "commit ../x", "erase vm1", "clone vm1 debian@0", "remove a b"] {
             assert_eq!(parsed(line).unwrap_err().kind(), ErrorKind::Invalid, "{line}");
         }

@@ -27,6 +27,7 @@ use store::{ImageName, Reference};
 use super::bytes::ByteDisk;
 use super::event::{Event, Log};
 use super::origin::Origin;
+use super::sharing::Sharing;
 use crate::lock::hold;
 use crate::{Commit, Mirror, MirrorOptions, Served, Source};
 
@@ -44,6 +45,16 @@ pub struct DiskSettings {
     pub mirror: MirrorOptions,
     /// Whether the kernel may read complete versions directly from their local file (FUSE passthrough).
     pub passthrough: bool,
+}
+
+/// Where the disks of a mount come from.
+pub struct Content {
+    /// The images.
+    pub origin: Origin,
+    /// Their content, from places that are asked in this order.
+    pub sources: Vec<Source>,
+    /// Who else reads versions, if they are shared.
+    pub sharing: Option<Sharing>,
 }
 
 /// The name of a disk.
@@ -105,6 +116,7 @@ pub(super) struct Disks {
     settings: DiskSettings,
     pub origin: Origin,
     sources: Vec<Source>,
+    sharing: Option<Sharing>,
     slots: Mutex<HashMap<DiskName, Arc<Slot>>>,
     manifests: Mutex<HashMap<(ImageName, u64), Arc<Manifest>>>,
     opened: AtomicU64,
@@ -123,12 +135,8 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
 
 impl Disks {
     /// Uses the cache folder of `settings`, and creates it if it does not exist. `Exists` if another mount has it.
-    pub(super) fn new(
-        settings: DiskSettings,
-        origin: Origin,
-        sources: Vec<Source>,
-        log: Log,
-    ) -> Result<Self> {
+    pub(super) fn new(settings: DiskSettings, content: Content, log: Log) -> Result<Self> {
+        let Content { origin, sources, sharing } = content;
         for folder in ["versions", "clones"].map(|name| settings.folder.join(name)) {
             std::fs::create_dir_all(&folder).map_err(|error| failed("create folder", &folder, error))?;
         }
@@ -145,6 +153,7 @@ impl Disks {
             settings,
             origin,
             sources,
+            sharing,
             slots: Mutex::default(),
             manifests: Mutex::default(),
             opened: AtomicU64::new(0),
@@ -253,22 +262,21 @@ impl Disks {
         Ok(OpenDisk { mirror, bytes, backing })
     }
 
-    /// Opens the version's disk in the cache folder, or creates it there if there is none or another one.
+    /// Opens the version's disk in the cache folder, and shares what it gets.
     fn open_version(&self, folder: &Path, image: &ImageName, number: u64) -> Result<Mirror> {
         let manifest = self.manifest(image, number)?;
-        let (sources, options) = (&self.sources, &self.settings.mirror);
-        match Mirror::open(folder, sources.clone(), options) {
-            Ok(mirror) if mirror.base().root == manifest.root => return Ok(mirror),
-            // The disk is of another repository, or damaged. It is only a cache, so it is made again.
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Malformed => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Mirror::create(folder, &manifest, sources.clone(), options);
+        let (sources, shared) = match &self.sharing {
+            Some(sharing) => {
+                let (sources, shared) = sharing.begin(&self.sources);
+                (sources, Some(shared))
             }
-            Err(error) => return Err(error),
+            None => (self.sources.clone(), None),
+        };
+        let mirror = open_cached(folder, &manifest, &sources, &self.settings.mirror)?;
+        if let Some(shared) = shared {
+            shared.join(&mirror)?;
         }
-        std::fs::remove_dir_all(folder).map_err(|error| failed("remove", folder, error))?;
-        Mirror::create(folder, &manifest, sources.clone(), options)
+        Ok(mirror)
     }
 
     /// Counts one user less. [`Self::close_if_unused`] closes the disk, which takes longer.
@@ -371,6 +379,27 @@ impl Disks {
         });
         each.collect()
     }
+}
+
+/// Opens the disk of the version of `manifest` in `folder`, or creates it there if there is none or another one.
+fn open_cached(
+    folder: &Path,
+    manifest: &Manifest,
+    sources: &[Source],
+    options: &MirrorOptions,
+) -> Result<Mirror> {
+    match Mirror::open(folder, sources.to_vec(), options) {
+        Ok(mirror) if mirror.base().root == manifest.root => return Ok(mirror),
+        // The disk is of another repository, or damaged. It is only a cache, so it is made again.
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::Malformed => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Mirror::create(folder, manifest, sources.to_vec(), options);
+        }
+        Err(error) => return Err(error),
+    }
+    std::fs::remove_dir_all(folder).map_err(|error| failed("remove", folder, error))?;
+    Mirror::create(folder, manifest, sources.to_vec(), options)
 }
 
 /// The names in a folder; none if it cannot be read.

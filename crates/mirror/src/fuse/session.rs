@@ -17,13 +17,11 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::control::Control;
-use super::disks::{DiskSettings, Disks, MountCounters};
+use super::disks::{Content, DiskSettings, Disks, MountCounters};
 use super::event::Log;
 use super::front::{Front, Handles, Shared};
 use super::names::Names;
-use super::origin::Origin;
 use super::thread_pool::ThreadPool;
-use crate::Source;
 
 /// Threads that read requests from the kernel. Requests that may wait are executed by other threads.
 const READERS_MAX: usize = 8;
@@ -80,16 +78,15 @@ fn failed(at: &Path, error: std::io::Error) -> Error {
     Error::from_source(kind, format!("mount at `{}`", at.display()), error)
 }
 
-/// Shows `origin` in the folder `at`; content comes from `sources`, which are asked in this order. A dead mount that
-/// a killed process left there is unmounted first.
+/// Shows the images of `content` in the folder `at`. A dead mount that a killed process left there is unmounted first.
 ///
 /// `NotFound` if the folder or /dev/fuse does not exist, `Refused` if the process has no right to mount.
-pub fn mount(at: &Path, origin: Origin, sources: Vec<Source>, options: MountOptions) -> Result<Mounted> {
+pub fn mount(at: &Path, content: Content, options: MountOptions) -> Result<Mounted> {
     let MountOptions { disks: settings, owner, now, log } = options;
     clear_dead(at).map_err(|error| failed(at, error))?;
     let at = at.canonicalize().map_err(|error| failed(at, error))?;
     let passthrough = settings.passthrough;
-    let disks = Arc::new(Disks::new(settings, origin, sources, log)?);
+    let disks = Arc::new(Disks::new(settings, content, log)?);
     let shared = Arc::new(Shared {
         names: Names::new(Arc::clone(&disks), owner, now),
         control: Control::new(Arc::clone(&disks)),

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mirror::fuse::{DiskSettings, MountOptions, Mounted, Origin, mount};
+use mirror::fuse::{Content, DiskSettings, MountOptions, Mounted, Origin, mount};
 use mirror::{MirrorOptions, Source};
 use store::Repository;
 
@@ -48,7 +48,7 @@ impl Mount {
         let log = Arc::new(|_: &mirror::fuse::Event| {});
         let options = MountOptions { disks, owner, now: SystemTime::UNIX_EPOCH, log };
         let origin = Origin::new(vec![Arc::clone(repository) as Arc<dyn mirror::Images>], stamp);
-        Self { mounted: mount(&at, origin, sources, options).unwrap(), at }
+        Self { mounted: mount(&at, Content { origin, sources, sharing: None }, options).unwrap(), at }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

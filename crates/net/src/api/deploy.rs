@@ -52,6 +52,12 @@ pub struct Put {
     /// Whether the host keeps the image and makes the target a copy of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<Copies>,
+    /// Folder where the host has a mount of the repository, for [`Copies::Demand`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount: Option<String>,
+    /// For agents: whether an earlier job may have begun, as [`HostJob::resume`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retried: bool,
     /// Further options of `diskcast fetch`.
     #[serde(default)]
     pub options: Vec<String>,
@@ -74,6 +80,10 @@ pub enum Copies {
     Overlay,
     /// A raw file that shares the image's blocks.
     Share,
+    /// A snapshot of a logical volume that has the image, in the same volume group.
+    Snapshot,
+    /// A QCOW2 that has what differs from the version's file in a mount, whose content comes when it is read.
+    Demand,
     /// An attached disk of this name, which runs from the server at once.
     Attach,
 }

@@ -108,6 +108,7 @@ pub struct MachineAnswer {
 /// What a machine is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum Order {
     /// Nothing yet: why.
     Wait {

@@ -105,7 +105,7 @@ fn listen(
 }
 
 /// The steps of an install in their order.
-fn number_of(step: &str) -> u8 {
+pub(super) fn number_of(step: &str) -> u8 {
     match step {
         "compare" => 1,
         "install" => 2,

@@ -1,5 +1,7 @@
-//! Puts an image on hosts that are reached by ssh: drives [`proto::deploy`] with one program for each attempt.
+//! Puts an image on hosts that are reached by ssh, with one program for each attempt, or by their agents, with one job
+//! for each: drives [`proto::deploy`].
 
+mod agents;
 mod attempt;
 mod ending;
 mod meeting;
@@ -18,6 +20,7 @@ use base::{Digest, Instant};
 use proto::deploy::{Action, Said};
 pub use proto::deploy::{Counts, Deploy, HostState, Rules};
 
+pub use self::agents::Agents;
 use self::attempt::Attempt;
 use self::ending::Ending;
 pub use self::meeting::Meeting;
@@ -32,7 +35,7 @@ const TICK: Duration = Duration::from_millis(200);
 pub struct Host {
     /// Its name, for people.
     pub name: String,
-    /// How it is reached.
+    /// How it is reached. By agents: the card by which the server knows it.
     pub address: Address,
     /// What it is to do. [`HostJob::resume`] is also set from the second attempt on.
     pub job: HostJob,
@@ -45,20 +48,27 @@ struct Word {
     said: Said,
 }
 
+/// How hosts are reached.
+pub enum Way<'a> {
+    /// By ssh. With a meeting they begin to fetch together with those of other programs.
+    Ssh(&'a Ssh, Option<&'a Meeting>),
+    /// By their agents, which take jobs from a server.
+    Agents(&'a Agents),
+}
+
 /// Deploys the version whose root is `wanted` to all `hosts`, and returns when each of them has ended. `tell` gets to
-/// know how far all is, several times a second; when `stop` is set, what runs is called off. With a `meeting`, hosts
-/// begin to fetch together with those of other programs.
+/// know how far all is, several times a second; when `stop` is set, what runs is called off.
 pub fn run(
     hosts: &[Host],
     (wanted, rules): (Digest, Rules),
-    (ssh, meeting): (&Ssh, Option<&Meeting>),
+    way: &Way<'_>,
     stop: &Stop,
     mut tell: impl FnMut(&Deploy, Instant),
 ) -> Deploy {
     let clock = Clock::start();
     let (sender, words) = channel();
     let mut driver =
-        Driver { hosts, ssh, meeting, clock, sender, running: BTreeMap::new(), ending: Ending::default() };
+        Driver { hosts, way, clock, sender, running: BTreeMap::new(), ending: Ending::default() };
     let mut deploy = Deploy::new(hosts.len(), wanted, rules, clock.now());
     let mut called_off = false;
     loop {
@@ -79,12 +89,33 @@ pub fn run(
 /// The attempts that run.
 struct Driver<'a> {
     hosts: &'a [Host],
-    ssh: &'a Ssh,
-    meeting: Option<&'a Meeting>,
+    way: &'a Way<'a>,
     clock: Clock,
     sender: Sender<Word>,
-    running: BTreeMap<usize, Attempt>,
+    running: BTreeMap<usize, Running>,
     ending: Ending,
+}
+
+/// An attempt that runs.
+enum Running {
+    Program(Attempt),
+    Job(agents::Job),
+}
+
+impl Running {
+    fn call_off(&self) {
+        match self {
+            Self::Program(attempt) => attempt.call_off(),
+            Self::Job(job) => job.call_off(),
+        }
+    }
+
+    fn kill(&self) {
+        match self {
+            Self::Program(attempt) => attempt.kill(),
+            Self::Job(job) => job.kill(),
+        }
+    }
 }
 
 impl Driver<'_> {
@@ -95,15 +126,17 @@ impl Driver<'_> {
                 let job = HostJob { resume: job.resume || attempt > 1, ..job.clone() };
                 let sender = self.sender.clone();
                 let say = move |said| drop(sender.send(Word { host, attempt, said }));
+                let started = match self.way {
+                    Way::Ssh(ssh, meeting) => {
+                        Attempt::start(ssh.command(address), job, meeting.cloned(), say).map(Running::Program)
+                    }
+                    Way::Agents(agents) => Some(Running::Job(agents.start(&address.host, &job, say))),
+                };
                 // What can't be started has said so.
-                if let Some(started) =
-                    Attempt::start(self.ssh.command(address), job, self.meeting.cloned(), say)
-                {
-                    self.running.insert(host, started);
-                }
+                started.into_iter().for_each(|started| drop(self.running.insert(host, started)));
             }
             Action::Stop { host } => {
-                self.running.get(&host).into_iter().for_each(Attempt::call_off);
+                self.running.get(&host).into_iter().for_each(Running::call_off);
                 self.ending.begins(host, self.clock.now());
             }
         }

@@ -112,8 +112,8 @@ impl<'a> Jobs<'a> {
             server: self.caller.server().to_owned(),
             token: token.to_string(),
             target,
+            resume: again || put.retried,
             put,
-            resume: again,
             ..HostJob::default()
         }
     }

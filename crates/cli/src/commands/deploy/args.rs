@@ -19,6 +19,7 @@ use crate::exit::Result;
 /// fails is tried again, and goes on where it was.
 ///
 /// Without `--to`, with `--target`, agents of hosts that run take the job (`diskcast agent --server`), without ssh.
+/// `--to` with `--agents` is both: jobs for agents, with waves, attempts and variables.
 ///
 /// Without both, machines that boot from the network take the job when they boot, or at once if they wait in our
 /// system. `diskcast hosts` shows how far they are, `--follow` stays until they are done.
@@ -35,6 +36,7 @@ Examples:
   diskcast deploy shop --commit --to db1,web1,web2 --target vm1      their disks at one moment
   diskcast deploy shop --resume --to db7,web7,web8 --target vm1 --server https://10.0.0.1:7717
   diskcast deploy web rack4 --target '/srv/vm/{host}.img' --follow   by agents
+  diskcast deploy web --to rack4 --agents --wave 8 --target '/srv/vm/{host}.img'
   diskcast deploy classroom lab-07                                   boots from the network
   diskcast deploy classroom@12 lab --wake --at 2026-12-01T22:30:00+01:00"
 )]
@@ -80,6 +82,9 @@ const NOT_OF_SETS: [&str; 11] = [
     "options",
 ];
 
+/// Where hosts have their mounts of the repository.
+const MOUNT: &str = "/mnt/diskcast";
+
 /// How hosts get it that are reached by ssh.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "On hosts that run")]
@@ -88,16 +93,27 @@ pub(crate) struct BySsh {
     /// hosts and variables. Separated by commas; may be repeated
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     pub to: Vec<String>,
+    /// Reach the hosts of --to by their agents, which take jobs from --server, instead of by ssh. They are called as in
+    /// `diskcast hosts`, by names, cards or groups
+    #[arg(
+        long,
+        requires = "to",
+        conflicts_with_all = ["ssh", "program", "sudo", "advertise", "commit", "suspend", "resume"]
+    )]
+    pub agents: bool,
     /// Hosts, groups and variables, as Ansible's inventories in INI form
     #[arg(long, value_name = "FILE", requires = "to")]
     pub inventory: Option<PathBuf>,
-    /// Where each host gets it: a device, a volume or a file there. `{host}` and, by ssh, `{VARIABLE}` stand for what
-    /// the host has [default: the variable `target`]
+    /// Where each host gets it: a device, a volume or a file there. `{host}` and, with --to, `{VARIABLE}` stand for
+    /// what the host has [default: the variable `target`]
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
     /// Keep the image on each host, and make the target a copy of it: at once, if the host has the image
     #[arg(long, value_enum, value_name = "FORM", conflicts_with_all = ["written", "options"])]
     pub copy: Option<CopyForm>,
+    /// For `--copy demand`: where each host has a mount of the repository (`diskcast mount`)
+    #[arg(long, value_name = "FOLDER", default_value = MOUNT)]
+    pub mount: String,
     /// Make NAME a set: the attached disks that --target names, as they are at one moment on all hosts
     #[arg(long, requires = "to", conflicts_with_all = NOT_OF_SETS)]
     pub commit: bool,
@@ -174,6 +190,10 @@ pub(crate) enum CopyForm {
     Overlay,
     /// A file that shares the image's blocks, on XFS or btrfs
     Share,
+    /// A snapshot of a logical volume with the image, which the host keeps in the target's volume group
+    Snapshot,
+    /// A QCOW2 over the version's file in the mount of --mount, which fetches what the machine reads
+    Demand,
     /// An attached disk with the target's name, which runs at once and fetches what it needs from the server
     Attach,
 }
@@ -183,12 +203,19 @@ impl CopyForm {
         match self {
             Self::Overlay => Copies::Overlay,
             Self::Share => Copies::Share,
+            Self::Snapshot => Copies::Snapshot,
+            Self::Demand => Copies::Demand,
             Self::Attach => Copies::Attach,
         }
     }
 }
 
 impl BySsh {
+    /// Where a host finds versions whose content comes when it is read, if it is to.
+    pub(super) fn mount(&self) -> Option<String> {
+        (self.copy == Some(CopyForm::Demand)).then(|| self.mount.clone())
+    }
+
     /// Whether targets become attached disks.
     pub(super) fn attaches(&self) -> bool {
         self.resume || self.copy == Some(CopyForm::Attach)

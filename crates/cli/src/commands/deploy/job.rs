@@ -43,6 +43,7 @@ fn draft(by: &BySsh, entry: &Entry, reference: Option<String>, written: Option<&
         target: target(by, entry)?,
         put: Put {
             copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
+            mount: by.mount(),
             options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
             before: by.before.as_deref().map(filled).transpose()?,
             written: written.map(str::to_owned),

@@ -47,6 +47,8 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
         reference: args.name.clone(),
         root: String::new(),
         copy: by.copy.map(CopyForm::of_job),
+        mount: by.mount(),
+        retried: false,
         options: by.options.clone(),
         before: by.before.clone(),
         written: by.script()?,

@@ -37,6 +37,13 @@ pub(super) struct Serving {
     _own: Option<(Server, TempDir)>,
 }
 
+impl Serving {
+    /// The server at `url`, which gives agents tokens of their own.
+    pub(super) fn of_agents(url: &str) -> Self {
+        Self { url: url.to_owned(), token: String::new(), _own: None }
+    }
+}
+
 impl Source {
     /// Finds the version that hosts get, or the set.
     pub(super) fn open(context: &Context, args: &Args) -> Result<Self> {

@@ -31,6 +31,9 @@ pub(super) struct Settings {
     /// Folder of the images that hosts keep, on the filesystem of the datastores.
     #[serde(default = "kept")]
     kept: String,
+    /// Folder where hosts have a mount of the repository, for disks whose content comes when it is read.
+    #[serde(default = "mount")]
+    pub mount: String,
     /// How disks become copies.
     #[serde(default)]
     pub copy: Form,
@@ -74,6 +77,8 @@ pub(super) enum Form {
     Overlay,
     /// A raw file that shares the blocks of that image.
     Share,
+    /// A QCOW2 over the image in the host's mount, whose content comes when it is read.
+    Demand,
     /// A raw file of its own.
     Full,
 }
@@ -94,6 +99,10 @@ fn kept() -> String {
     "/var/lib/one/datastores/.diskcast".to_owned()
 }
 
+fn mount() -> String {
+    "/mnt/diskcast".to_owned()
+}
+
 fn prefix() -> String {
     "one".to_owned()
 }
@@ -111,9 +120,10 @@ impl Form {
         match text {
             "overlay" => Ok(Self::Overlay),
             "share" => Ok(Self::Share),
+            "demand" => Ok(Self::Demand),
             "full" => Ok(Self::Full),
             other => {
-                let text = format!("DISKCAST_COPY is `{other}`; there are overlay, share and full");
+                let text = format!("DISKCAST_COPY is `{other}`; there are overlay, demand, share and full");
                 Err(Failure::new(Exit::Usage, text))
             }
         }
@@ -122,7 +132,7 @@ impl Form {
     /// What qemu and OpenNebula call the file.
     pub(super) fn format(self) -> &'static str {
         match self {
-            Self::Overlay => "qcow2",
+            Self::Overlay | Self::Demand => "qcow2",
             Self::Share | Self::Full => "raw",
         }
     }
@@ -140,9 +150,10 @@ impl Settings {
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
         let settings: Self = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-        match is_plain(&settings.kept) && is_plain(&settings.program) {
+        let are_plain = [&settings.kept, &settings.program, &settings.mount].map(|word| is_plain(word));
+        match are_plain == [true; 3] {
             true => Ok(settings),
-            false => Err("`kept` and `program` are paths without spaces and quotes".to_owned()),
+            false => Err("`kept`, `mount` and `program` are paths without spaces and quotes".to_owned()),
         }
     }
 

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use roxmltree::Node;
 
 use super::place::{Place, is_plain, wrong};
+use super::settings::{Form, Settings};
 use super::xml;
 use crate::exit::{Exit, Failure, Result};
 
@@ -15,6 +16,8 @@ const IMAGES: (&str, &str) = ("oneimage", "DISKCAST_ONEIMAGE");
 /// States in which nothing has to be moved, or a disk grows by itself (`LCM_STATE`).
 const HOST_LOST: &[u64] = &[60, 61];
 const GROWS_BY_ITSELF: u64 = 62;
+/// Its disks go to the front-end, where it does not run: it stops, or is undeployed.
+const AT_REST: &[u64] = &[10, 30];
 /// The machine runs while a disk of it is saved, or while a snapshot of one is made.
 const RUNS_WHILE_SAVED: &[u64] = &[3, 26];
 
@@ -90,6 +93,11 @@ impl Machine {
         HOST_LOST.contains(&self.state)
     }
 
+    /// Whether its disks go where it can't run.
+    pub(super) fn rests(&self) -> bool {
+        AT_REST.contains(&self.state)
+    }
+
     pub(super) fn grows_by_itself(&self) -> bool {
         self.state == GROWS_BY_ITSELF
     }
@@ -108,6 +116,15 @@ impl Disk {
             source: text("SOURCE"),
             is_cd: text("TYPE").is_some_and(|kind| kind == "CDROM"),
         })
+    }
+
+    /// How it begins.
+    pub(super) fn form(&self, settings: &Settings) -> Result<Form> {
+        // A CD is read as it is, and is nobody's to change.
+        if self.is_cd {
+            return Ok(Form::Full);
+        }
+        self.copy.as_deref().map_or(Ok(settings.copy), Form::parse)
     }
 
     /// `qcow2` or `raw`, as the template has it: what a machine writes must not decide.

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use super::speaker::Speaker;
-use super::{attach, copy};
+use super::{attach, copy, volume};
 use crate::args::{DisksFolder, Keeping};
 use crate::exit::{Exit, Failure, Result};
 
@@ -80,6 +80,8 @@ impl Work {
         let fetch = |job: &HostJob| self.fetch(job, server, speaker);
         let done = match job.put.copy {
             None => fetch(job),
+            Some(Copies::Snapshot) => volume::make(job, keeping, (&self.stop, speaker), fetch),
+            Some(Copies::Demand) => copy::on_demand(job, speaker),
             Some(Copies::Attach) => attach::make(job, server, place, (&self.stop, speaker)),
             Some(copies) => copy::make(job, copies, keeping, (&self.stop, speaker), fetch),
         }?;

@@ -4,17 +4,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use base::Digest;
-use daemon::kept::{About, Base, Found, KeptImages, There};
+use daemon::kept::{About, Base, Found, KeptImages, MountedVersion, There};
 use net::api::{Copies, HostJob, HostWord, Put};
 use net::clock::Stop;
 use serde_json::{Value, json};
+use store::Reference;
 
 use super::speaker::Speaker;
 use crate::args::Keeping;
 use crate::exit::{Exit, Failure, Result};
 
 /// How often it is looked whether another program has fetched the image.
-const LOOK: Duration = Duration::from_millis(200);
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 
 /// Does `job`. Returns the name of what is in the image, and a report.
 pub(super) fn make(
@@ -24,25 +25,50 @@ pub(super) fn make(
     (stop, speaker): (&Stop, &Speaker),
     fetch: impl Fn(&HostJob) -> Result<(String, Value)>,
 ) -> Result<(String, Value)> {
-    let target = Path::new(&job.target);
-    let there = match (job.replace, job.resume) {
-        (true, _) => There::Anything,
-        (_, true) => There::Same,
-        _ => There::Nothing,
-    };
+    let (target, there) = (Path::new(&job.target), there(job));
     // Before the image is fetched for nothing.
     there.check(target)?;
-    let root: Digest =
-        job.put.root.parse().map_err(|_| Failure::new(Exit::Usage, "the job names no content"))?;
+    let root = root(job)?;
     let kept = KeptImages::open(&keeping.folder()?)?;
     let (base, report) = base(&kept, job, root, keeping, (stop, speaker), fetch)?;
     speaker.doing("makes the copy");
     match copies {
         Copies::Overlay => base.overlay(&kept, target, job.size_bytes, there)?,
         Copies::Share => base.share(target, job.size_bytes, there)?,
-        Copies::Attach => unreachable!("such a disk needs no image here"),
+        Copies::Attach | Copies::Demand | Copies::Snapshot => unreachable!("such a disk needs no image here"),
     }
     Ok((job.put.root.clone(), report))
+}
+
+/// Does `job`, whose copy gets its content when that is read.
+pub(super) fn on_demand(job: &HostJob, speaker: &Speaker) -> Result<(String, Value)> {
+    let wrong = |what| Failure::new(Exit::Usage, format!("the job names {what}"));
+    let folder = job.put.mount.as_deref().ok_or_else(|| wrong("no mount"))?;
+    let Ok(Reference::Version(image, number)) = job.put.reference.parse() else {
+        return Err(wrong("no version"));
+    };
+    speaker.doing("makes the copy");
+    let found = MountedVersion::find(Path::new(folder), image.as_str(), number, root(job)?);
+    let version = found.map_err(|error| {
+        Failure::from(error)
+            .hint(format!("`diskcast mount {folder} --from SERVER --share` on the host shows them"))
+    })?;
+    version.overlay(Path::new(&job.target), job.size_bytes, there(job))?;
+    Ok((job.put.root.clone(), json!({ "on_demand": true })))
+}
+
+/// What may be at the target of `job`.
+pub(super) fn there(job: &HostJob) -> There {
+    match (job.replace, job.resume) {
+        (true, _) => There::Anything,
+        (_, true) => There::Same,
+        _ => There::Nothing,
+    }
+}
+
+/// The name of what is in the version.
+pub(super) fn root(job: &HostJob) -> Result<Digest> {
+    job.put.root.parse().map_err(|_| Failure::new(Exit::Usage, "the job names no content"))
 }
 
 /// The image, which is fetched if this host lacks it. Who comes meanwhile waits for the one fetch.

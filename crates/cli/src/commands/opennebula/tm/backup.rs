@@ -46,7 +46,12 @@ pub(super) fn restore(context: &Context, folder: &str, machine: &str, image: &st
     for number in chosen {
         let Some(name) = backup.part(number) else { continue };
         let target = Place { host: folder.host.clone(), path: format!("{}/disk.{number}", folder.path) };
-        let form = if all.disk(number)?.file_format()? == "qcow2" { Form::Overlay } else { Form::Full };
+        let disk = all.disk(number)?;
+        let form = match (disk.file_format()?, disk.form(&settings)?) {
+            ("qcow2", Form::Demand) => Form::Demand,
+            ("qcow2", _) => Form::Overlay,
+            _ => Form::Full,
+        };
         let source = Source { repository: backup.repository.clone(), name };
         copies::place(context, &settings, &Order { source: &source, target: &target, form, size_mb: None })?;
         count += 1;

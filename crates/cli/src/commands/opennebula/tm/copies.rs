@@ -6,7 +6,7 @@ use base::units::show_bytes;
 use base::{Digest, Instant};
 use net::api::{Copies, HostJob, Put, WORK_FORMAT};
 use net::clock::Stop;
-use net::deploy::{Host, HostState, Meeting, Rules};
+use net::deploy::{Host, HostState, Meeting, Rules, Way};
 
 use crate::args::ServerAccess;
 use crate::commands::Context;
@@ -55,13 +55,12 @@ fn make(context: &Context, source: &Source, target: &Place, machine: &str) -> Re
     };
     let machine = Machine::ask(machine)?;
     let disk = machine.disk(number)?;
-    // A CD is read as it is, and is nobody's to change.
-    let form =
-        if disk.is_cd { Form::Full } else { disk.copy.as_deref().map_or(Ok(settings.copy), Form::parse)? };
+    let form = disk.form(&settings)?;
     if let Some(format) = disk.format.as_deref().filter(|format| *format != form.format()) {
         let text = format!("disk {number} is to be {format}, but DISKCAST_COPY makes it {}", form.format());
-        return Err(Failure::new(Exit::Refused, text)
-            .hint("DRIVER and DISKCAST_COPY must agree: overlay is qcow2, share and full are raw"));
+        return Err(Failure::new(Exit::Refused, text).hint(
+            "DRIVER and DISKCAST_COPY must agree: overlay and demand are qcow2, share and full are raw",
+        ));
     }
     place(context, &settings, &Order { source, target, form, size_mb: disk.size_mb })
 }
@@ -78,8 +77,10 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
         copy: match order.form {
             Form::Overlay => Some(Copies::Overlay),
             Form::Share => Some(Copies::Share),
+            Form::Demand => Some(Copies::Demand),
             Form::Full => None,
         },
+        mount: (order.form == Form::Demand).then(|| settings.mount.clone()),
         // The folder, and who tells OpenNebula how much is used of it.
         before: Some(format!("mkdir -p {folder} && echo diskcast >{store}/.monitor")),
         ..Put::default()
@@ -103,8 +104,8 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     let mut told = Instant::default();
     // Without a place to meet, its host goes alone.
     let meeting = Meeting::of(root, settings.window()).ok();
-    let ways = (settings.ssh(), meeting.as_ref());
-    let done = net::deploy::run(&[host], (root, Rules::default()), ways, &stop, |deploy, now| {
+    let way = Way::Ssh(settings.ssh(), meeting.as_ref());
+    let done = net::deploy::run(&[host], (root, Rules::default()), &way, &stop, |deploy, now| {
         if let HostState::Working { done, total, .. } = deploy.host(0)
             && now.since(told) >= REPORT
         {

@@ -43,7 +43,15 @@ pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) ->
             left_out += &format!(" --exclude=./{}", base.name);
         }
     }
-    send(&settings, (&from, &part), &left_out)?;
+    let sent = send(&settings, (&from, &part), &left_out).and_then(|()| match machine.rests() {
+        true => Ok(()),
+        false => find_images(&settings, &machine, &part),
+    });
+    if let Err(failure) = sent {
+        // A host that can't be reached any more keeps the part, which the next try replaces.
+        let _ = host::run(&settings, &to.host, &format!("rm -rf {}", part.path), b"");
+        return Err(failure);
+    }
     let name = format!("rm -rf {1}\nmv {0} {1}\nrm -f {1}/.*{MOVING}\nsync -f {1}", part.path, to.path);
     host::run(&settings, &to.host, &name, b"")?;
     let remove = format!("rm -rf {gone}\nmv {} {gone}\nrm -rf {gone}", from.path);
@@ -93,6 +101,22 @@ fn bring(context: &Context, settings: &Settings, base: &Base, to: &Place) -> Res
     let order = Order { source: &source, target: &target, form: Form::Overlay, size_mb: None };
     copies::place(context, settings, &order)?;
     host::run(settings, &to.host, &format!("test -e {}/{}", to.path, base.name), b"").map(drop)
+}
+
+/// Looks whether the disks in the folder `at` find what they lie over.
+fn find_images(settings: &Settings, machine: &Machine, at: &Place) -> Result<()> {
+    for disk in machine.disks().iter().filter(|disk| disk.file_format().is_ok_and(|format| format == "qcow2"))
+    {
+        let path = format!("{}/disk.{}", at.path, disk.number);
+        let look = format!("[ ! -e {path} ] || qemu-img info -U -f qcow2 --backing-chain {path} >/dev/null");
+        host::run(settings, &at.host, &look, b"").map_err(|failure| {
+            failure.hint(format!(
+                "a disk with DISKCAST_COPY=demand needs a mount of the repository at {} on that host",
+                settings.mount
+            ))
+        })?;
+    }
+    Ok(())
 }
 
 /// Sends the folder from one host to the other, through this machine.
