@@ -184,7 +184,7 @@ finish
 /// Starts the machine with a second disk, and waits for its end. False where no machine can be started.
 fn run(bench: &Bench, disk: &str) -> bool {
     let disk = Disk { path: bench.path(disk), format: "raw", direct: false };
-    match guest::run(&bench.path("system.img"), vec![disk], Duration::from_secs(300)) {
+    match guest::run(&bench.path("system.img"), vec![disk], Duration::from_secs(600)) {
         Err(error) if error.kind() == ErrorKind::Unsupported && std::env::var_os("CI").is_none() => false,
         boot => boot.map(|_| true).unwrap(),
     }
