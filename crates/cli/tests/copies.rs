@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
-use common::{Bench, assert_same};
+use common::{Bench, Xfs, assert_same};
 
 /// Changes one byte of a file.
 fn change(bench: &Bench, name: &str, offset: u64) {
@@ -156,11 +156,7 @@ fn an_overlay_is_right_whatever_its_base_holds() {
 fn a_file_shares_blocks_where_the_filesystem_can() {
     assert!(rustix::process::geteuid().is_root(), "mounts take root");
     let bench = two_versions();
-    bench.tool("truncate -s 320M xfs.img");
-    bench.tool("mkfs.xfs -q xfs.img");
-    bench.tool("mkdir xfs");
-    bench.tool("mount -o loop xfs.img xfs");
-    let _unmount = Unmount(&bench);
+    let _xfs = Xfs::mount(&bench);
     bench.tool("cp --sparse=never one.img xfs/vm1.img");
     bench.tool("sync xfs/vm1.img");
     let free = || {
@@ -214,13 +210,4 @@ fn what_a_machine_changed_in_its_overlay_becomes_a_version() {
     assert!(after < before, "{after:?} of {before:?}");
     well(&bench.see("install web freed.img --free zero -q"));
     assert_same(&bench.path("flat.img"), &bench.path("freed.img"));
-}
-
-/// Unmounts a folder at the end of a test.
-struct Unmount<'a>(&'a Bench);
-
-impl Drop for Unmount<'_> {
-    fn drop(&mut self) {
-        self.0.tool("umount xfs");
-    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::running::Running;
-use common::{Bench, assert_same, star_with_image};
+use common::{Bench, assert_same, mount_xfs, star_with_image};
 use lab::{Sshd, Star};
 use serde_json::Value;
 
@@ -351,13 +351,7 @@ fn jobs_of_one_host_fetch_the_image_once() {
 
 #[test]
 fn copies_share_blocks_where_the_filesystem_can() {
-    let mount = |bench: &Bench| {
-        bench.tool("truncate -s 320M xfs.img");
-        bench.tool("mkfs.xfs -q xfs.img");
-        bench.tool("mkdir xfs");
-        bench.tool("mount -o loop xfs.img xfs");
-    };
-    let Some(site) = Site::prepared(1, 16, mount) else { return };
+    let Some(site) = Site::prepared(1, 16, mount_xfs) else { return };
     let (hosts, program) = (site.hosts(&["1"]), keeping(&site, &site.path("xfs")));
     for name in ["a", "b"] {
         let target = site.path(&format!("xfs/{name}.img"));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use common::running::Running;
-use common::{Bench, Served, assert_same};
+use common::{Bench, Served, Xfs, assert_same};
 use lab::{Star, StarOptions};
 
 /// A process that ends with the test.
@@ -284,32 +284,13 @@ fn what_the_swarm_lacks_comes_by_unicast_and_a_target_is_checked_first() {
     assert!(fetched > 0 && fetched < 3 * disk.len() as u64 / 4, "{report}");
 }
 
-/// A filesystem whose files share blocks, until this is dropped.
-struct Shares<'a>(&'a Bench);
-
-impl<'a> Shares<'a> {
-    fn mount(bench: &'a Bench) -> Self {
-        bench.tool("truncate -s 320M xfs.img");
-        bench.tool("mkfs.xfs -q xfs.img");
-        bench.tool("mkdir xfs");
-        bench.tool("mount -o loop xfs.img xfs");
-        Self(bench)
-    }
-}
-
-impl Drop for Shares<'_> {
-    fn drop(&mut self) {
-        self.0.tool("umount xfs");
-    }
-}
-
 #[test]
 fn a_machine_starts_from_its_target_while_others_are_served() {
     if !lab::available_or_skip() {
         return;
     }
     let room = Room::new(3);
-    let shares = Shares::mount(&room.bench);
+    let shares = Xfs::mount(&room.bench);
     let fetch = |target: &str| {
         let words = format!(
             "fetch {} web {target} --token-file join.token --json --torrent --serve-for 10m --serve-copy",

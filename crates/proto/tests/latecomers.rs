@@ -128,10 +128,10 @@ fn what_those_got_that_have_left_is_nowhere() {
         };
         server.handle_input(now, &Upstream::Leave(report));
     };
-    assert!(server.went_out_to_members(1) && !server.went_out_to_members(3));
+    assert!(server.went_out_to_members()(1) && !server.went_out_to_members()(3));
     leave(&mut server, 0);
     server.admit(now, ReceiverId(2), MachineId(2));
-    assert!(server.went_out_to_members(1), "one that is here has it");
+    assert!(server.went_out_to_members()(1), "one that is here has it");
     leave(&mut server, 1);
-    assert!(!server.went_out_to_members(1), "nobody that is here has it");
+    assert!(!server.went_out_to_members()(1), "nobody that is here has it");
 }

@@ -104,7 +104,7 @@ struct ServedCopy(Option<Snapshot>);
 impl ServedCopy {
     /// Makes it, and serves it as `content`.
     fn of(context: &Context, target: &Path, content: &TargetContent) -> Result<Self> {
-        let made = if target.is_file() {
+        let (source, snapshot) = if target.is_file() {
             let copy = target.with_file_name(format!(".diskcast-serves-{}", std::process::id()));
             disk::second_copy::share_blocks(target, &copy)
                 .map_err(|error| Failure::from(error).hint("the image is there; leave out --serve-copy"))?;
@@ -115,8 +115,8 @@ impl ServedCopy {
             let snapshot = super::capture::snapshot(context, target, "leave out --serve-copy")?;
             (disk::open_source(&snapshot.volume().path())?, Some(snapshot))
         };
-        content.serve_from(Arc::new(made.0));
-        Ok(Self(made.1))
+        content.serve_from(Arc::new(source));
+        Ok(Self(snapshot))
     }
 
     fn remove(self) -> Result<()> {

@@ -219,6 +219,30 @@ impl Bench {
     }
 }
 
+/// A filesystem whose files share blocks, in the folder `xfs`, until this is dropped.
+pub(crate) struct Xfs<'a>(&'a Bench);
+
+impl<'a> Xfs<'a> {
+    pub(crate) fn mount(bench: &'a Bench) -> Self {
+        mount_xfs(bench);
+        Self(bench)
+    }
+}
+
+/// The same for who unmounts it.
+pub(crate) fn mount_xfs(bench: &Bench) {
+    bench.tool("truncate -s 320M xfs.img");
+    bench.tool("mkfs.xfs -q xfs.img");
+    bench.tool("mkdir xfs");
+    bench.tool("mount -o loop xfs.img xfs");
+}
+
+impl Drop for Xfs<'_> {
+    fn drop(&mut self) {
+        self.0.tool("umount xfs");
+    }
+}
+
 /// A network of host 0 and `others` more, a repository with the image `web`, and its disk of `mib` MiB. `None` where
 /// there is no lab.
 pub(crate) fn star_with_image(others: u32, mib: usize) -> Option<(lab::Star, Bench, PathBuf)> {

@@ -37,6 +37,9 @@ pub use self::volume::{FillingVolume, FoundVolume, KeptVolume};
 use crate::clock;
 use crate::private_file::io_error;
 
+/// What an image in a file is, beside it.
+const RECORD: &str = "about.json";
+
 /// Images that are kept in a folder.
 #[derive(Debug, Clone)]
 pub struct KeptImages {
@@ -125,7 +128,7 @@ impl KeptImages {
         // Who has it for itself may have removed it meanwhile, so it is looked for under the lock.
         if is_locked(lock.try_lock_shared()).map_err(failed)? {
             if let Some(about) = about(&place)? {
-                touch(&place)?;
+                touch(&place.join(RECORD))?;
                 return Ok(Found::Here(Base { path: place.join("disk.raw"), about, _lock: lock }));
             }
             lock.unlock().map_err(failed)?;
@@ -167,7 +170,7 @@ impl KeptImages {
             let needed = overlays.iter().any(|overlay| overlay.key == key && overlay.needs_image());
             let path = place.join("disk.raw");
             let own_bytes = own_bytes(&path).map_err(|error| io_error("measure", &path, error))?;
-            let used = modified(&place.join("about.json"))?;
+            let used = modified(&place.join(RECORD))?;
             images.push(KeptImage { key, about, own_bytes, used, in_use: is_busy || needed, volume: None });
         }
         Ok(images)
@@ -211,7 +214,7 @@ impl KeptImages {
             }
             _ => Ok(()),
         };
-        gone(place.join("about.json"))?;
+        gone(place.join(RECORD))?;
         std::fs::remove_dir_all(&place).map_err(|error| io_error("remove", &place, error))?;
         Ok(true)
     }
@@ -294,12 +297,7 @@ impl Filling {
         let readable = std::fs::set_permissions(&part, Permissions::from_mode(0o444));
         readable.map_err(|error| io_error("protect", &part, error))?;
         std::fs::rename(&part, &path).map_err(|error| io_error("name", &path, error))?;
-        let text = serde_json::to_vec(about).expect("it is plain data");
-        let (draft, named) = (self.folder.join("about.draft"), self.folder.join("about.json"));
-        let written = std::fs::write(&draft, text).and_then(|()| File::open(&draft)?.sync_all());
-        let written = written.and_then(|()| std::fs::rename(&draft, &named));
-        let durable = written.and_then(|()| File::open(&self.folder)?.sync_all());
-        durable.map_err(|error| io_error("write", &named, error))?;
+        about.keep(&self.folder.join(RECORD))?;
         // Others may use it from here on.
         self.lock.lock_shared().map_err(|error| io_error("lock", &path, error))?;
         Ok(Base { path, about: about.clone(), _lock: self.lock })
@@ -316,22 +314,39 @@ fn is_locked(tried: std::result::Result<(), TryLockError>) -> std::io::Result<bo
 
 /// What the image at `place` is; `None` if it is not complete.
 fn about(place: &Path) -> Result<Option<About>> {
-    let path = place.join("about.json");
-    match std::fs::read(&path) {
-        Ok(text) if place.join("disk.raw").exists() => serde_json::from_slice(&text)
-            .map(Some)
-            .map_err(|error| Error::corrupt(format!("`{}`: {error}", path.display()))),
-        Ok(_) => Ok(None),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error("read", &path, error)),
+    About::read(&place.join(RECORD), &place.join("disk.raw"))
+}
+
+impl About {
+    /// What `record` says of what is at `content`; `None` if that is not complete, or gone.
+    fn read(record: &Path, content: &Path) -> Result<Option<Self>> {
+        match std::fs::read(record) {
+            Ok(text) if content.exists() => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|error| Error::corrupt(format!("`{}`: {error}", record.display()))),
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error("read", record, error)),
+        }
+    }
+
+    /// Says so in `record`, in a folder that is there: from then on the image is complete.
+    fn keep(&self, record: &Path) -> Result<()> {
+        let (text, draft) =
+            (serde_json::to_vec(self).expect("it is plain data"), record.with_extension("draft"));
+        let folder = record.parent().expect("it has a folder");
+        let written = std::fs::write(&draft, text).and_then(|()| File::open(&draft)?.sync_all());
+        let written = written.and_then(|()| std::fs::rename(&draft, record));
+        let durable = written.and_then(|()| File::open(folder)?.sync_all());
+        durable.map_err(|error| io_error("write", record, error))
     }
 }
 
-/// Says that the image at `place` is used now.
-fn touch(place: &Path) -> Result<()> {
-    let path = place.join("about.json");
-    let file = OpenOptions::new().append(true).open(&path).map_err(|error| io_error("open", &path, error))?;
-    file.set_modified(clock::now()).map_err(|error| io_error("touch", &path, error))
+/// Says that the image of `record` is used now.
+fn touch(record: &Path) -> Result<()> {
+    let file =
+        OpenOptions::new().append(true).open(record).map_err(|error| io_error("open", record, error))?;
+    file.set_modified(clock::now()).map_err(|error| io_error("touch", record, error))
 }
 
 fn modified(path: &Path) -> Result<u64> {

@@ -5,10 +5,10 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use base::{Digest, Error, ErrorKind, Result};
-use disk::{Geometry, WriteAt as _};
+use disk::Geometry;
 
-use super::overlay::is_untouched;
-use super::there::{There, part_of, remove};
+use super::overlay::lay_over;
+use super::there::There;
 use crate::private_file::io_error;
 
 /// The file of a mount that takes commands and answers them.
@@ -56,21 +56,7 @@ impl MountedVersion {
             logical_sector_bytes: self.sector_bytes,
             physical_sector_bytes: self.sector_bytes,
         };
-        let part = part_of(target);
-        let made = self.make(&part, geometry, (target, there));
-        if made.is_err() {
-            remove(&part)?;
-        }
-        made
-    }
-
-    /// Makes it under the name `part`, and then gives it its own.
-    fn make(&self, part: &Path, geometry: Geometry, (target, there): (&Path, There)) -> Result<()> {
-        disk::make_overlay_of_raw(part, geometry, &self.path)?.sync()?;
-        match there.is_made(target, || is_untouched(target, part))? {
-            true => remove(part),
-            false => there.name(part, target),
-        }
+        lay_over(&self.path, (target, there), geometry, || Ok(()))
     }
 }
 

@@ -38,33 +38,13 @@ impl Overlay {
             Err(_) => (None, false),
         };
         let overlay = Self { key: key.to_owned(), target, beside };
-        let part = part_of(&overlay.target);
-        let made = overlay.finish(folder, (&part, image), there, geometry);
+        let base = overlay.beside.as_deref().unwrap_or(image);
+        // Known before it exists: nobody may take away what it needs.
+        let made = lay_over(base, (&overlay.target, there), geometry, || overlay.note(folder));
         if made.is_err() {
-            remove(&part)?;
             overlay.beside.iter().filter(|_| is_new).try_for_each(|beside| remove(beside))?;
         }
         made
-    }
-
-    /// Makes it under the name `part`, and then gives it its own.
-    fn finish(
-        &self,
-        folder: &Path,
-        (part, image): (&Path, &Path),
-        there: There,
-        geometry: Geometry,
-    ) -> Result<()> {
-        let base = self.beside.as_deref().unwrap_or(image);
-        // The image is a disk, whatever its first bytes say.
-        disk::make_overlay_of_raw(part, geometry, base)?.sync()?;
-        if there.is_made(&self.target, || is_untouched(&self.target, part))? {
-            self.note(folder)?;
-            return remove(part);
-        }
-        // Known before it exists: nobody may take away what it needs.
-        self.note(folder)?;
-        there.name(part, &self.target)
     }
 
     fn record(&self, folder: &Path) -> PathBuf {
@@ -117,6 +97,28 @@ impl Overlay {
     }
 }
 
+/// Makes `target` a QCOW2 over `base`, a raw disk whatever its first bytes say: under another name until it is finished
+/// and `note` has been called.
+pub(super) fn lay_over(
+    base: &Path,
+    (target, there): (&Path, There),
+    geometry: Geometry,
+    note: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let part = part_of(target);
+    let make = || {
+        disk::make_overlay_of_raw(&part, geometry, base)?.sync()?;
+        let is_made = there.is_made(target, || is_untouched(target, &part))?;
+        note()?;
+        if is_made { remove(&part) } else { there.name(&part, target) }
+    };
+    let made = make();
+    if made.is_err() {
+        remove(&part)?;
+    }
+    made
+}
+
 /// Whether nothing is there; not if that can't be told.
 fn is_gone(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
@@ -140,7 +142,7 @@ const HEADER_BYTES: usize = 104;
 const CLUSTER_BYTES: usize = 64 << 10;
 
 /// Whether the QCOW2 at `target` is as `fresh`, which was just made: over the same image, and nobody has written to it.
-pub(super) fn is_untouched(target: &Path, fresh: &Path) -> Result<bool> {
+fn is_untouched(target: &Path, fresh: &Path) -> Result<bool> {
     let length = |path: &Path| path.metadata().map_err(|error| io_error("look at", path, error));
     if length(target)?.len() != length(fresh)?.len() {
         return Ok(false);

@@ -15,8 +15,7 @@ use disk::logical_volume::LogicalVolume;
 use disk::{ReadAt as _, open_source};
 
 use super::there::{There, remove};
-use super::{About, KeptImage, KeptImages, is_locked, modified, names};
-use crate::clock;
+use super::{About, KeptImage, KeptImages, is_locked, modified, names, touch};
 use crate::private_file::io_error;
 
 /// What names of our volumes begin with.
@@ -55,13 +54,13 @@ impl KeptImages {
         let lock = self.lock(&format!("{group}-{key}"))?;
         let failed = |error| io_error("lock", &record, error);
         if is_locked(lock.try_lock_shared()).map_err(failed)? {
-            if about(&record, &volume)?.is_some() {
+            if About::read(&record, &volume.path())?.is_some() {
                 touch(&record)?;
                 return Ok(FoundVolume::Here(KeptVolume { volume, _lock: lock }));
             }
             lock.unlock().map_err(failed)?;
         }
-        if !is_locked(lock.try_lock()).map_err(failed)? || about(&record, &volume)?.is_some() {
+        if !is_locked(lock.try_lock()).map_err(failed)? || About::read(&record, &volume.path())?.is_some() {
             return Ok(FoundVolume::Busy);
         }
         // Of a volume that somebody removed. The next one is not complete before its own record is there.
@@ -116,7 +115,7 @@ impl KeptImages {
             let Some(key) = name.strip_suffix(".json") else { continue };
             let volume = LogicalVolume { group: group.to_owned(), name: format!("{NAME}{key}") };
             let record = self.record_of(group, key);
-            let Some(about) = about(&record, &volume)? else { continue };
+            let Some(about) = About::read(&record, &volume.path())? else { continue };
             let lock = self.lock(&format!("{group}-{key}"))?;
             let is_free = is_locked(lock.try_lock()).map_err(|error| io_error("lock", &record, error))?;
             let in_use = !is_free || volume.snapshots()? > 0;
@@ -160,34 +159,12 @@ impl FillingVolume {
     /// The image is complete and durable.
     pub fn complete(self, about: &About) -> Result<KeptVolume> {
         let folder = self.record.parent().expect("it has a folder");
-        let text = serde_json::to_vec(about).expect("it is plain data");
-        let draft = self.record.with_extension("draft");
-        let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&draft, text));
-        let written = written.and_then(|()| File::open(&draft)?.sync_all());
-        let written = written.and_then(|()| std::fs::rename(&draft, &self.record));
-        let durable = written.and_then(|()| File::open(folder)?.sync_all());
-        durable.map_err(|error| io_error("write", &self.record, error))?;
+        std::fs::create_dir_all(folder).map_err(|error| io_error("make", folder, error))?;
+        about.keep(&self.record)?;
         // Others may use it from here on.
         self.lock.lock_shared().map_err(|error| io_error("lock", &self.record, error))?;
         Ok(KeptVolume { volume: self.volume, _lock: self.lock })
     }
-}
-
-/// What is in a volume; `None` if it is not complete, or gone.
-fn about(record: &Path, volume: &LogicalVolume) -> Result<Option<About>> {
-    match std::fs::read(record) {
-        Ok(text) if volume.path().exists() => serde_json::from_slice(&text)
-            .map(Some)
-            .map_err(|error| Error::corrupt(format!("`{}`: {error}", record.display()))),
-        Ok(_) => Ok(None),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error("read", record, error)),
-    }
-}
-
-fn touch(record: &Path) -> Result<()> {
-    let file = File::options().append(true).open(record).map_err(|error| io_error("open", record, error))?;
-    file.set_modified(clock::now()).map_err(|error| io_error("touch", record, error))
 }
 
 /// Whether both devices hold the same.

@@ -117,10 +117,7 @@ impl Table {
                 });
             }
             let mut state = self.state.lock();
-            if state.has_ended {
-                return;
-            }
-            if !state.attempts.values().any(Attempt::has_task) {
+            if !state.has_ended && !state.attempts.values().any(Attempt::has_task) {
                 self.changed.wait_for(&mut state, LOOK);
             }
             if state.has_ended {

@@ -166,9 +166,10 @@ impl Driver {
             held.get(at)
                 .is_some_and(|run| u64::from(run.start) <= stored.start && stored.end <= run.end.into())
         };
+        let went_out = self.machine.went_out_to_members();
         for object in 0..self.shared.shape.objects {
             let stored = self.shared.packing.stored(object);
-            let is_elsewhere = self.machine.went_out_to_members(object) || is_held(&stored);
+            let is_elsewhere = went_out(object) || is_held(&stored);
             if is_elsewhere && !self.machine.is_pending(object) {
                 runs.insert(stored);
             }

@@ -7,7 +7,7 @@ use super::args::Args;
 use super::course::{check_terms, confirm, perform, plan, report};
 use super::inventory::Entry;
 use super::server::Serving;
-use super::{args, inventory, job};
+use super::{inventory, job};
 use crate::commands::{Context, hosts};
 use crate::exit::{Exit, Failure, Result};
 use crate::{repository, version};
@@ -15,10 +15,7 @@ use crate::{repository, version};
 pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
     let by = &args.by_ssh;
     check_terms(args)?;
-    if by.copy == Some(args::CopyForm::Attach) {
-        let text = "agents attach no disks: the token of a job does not last";
-        return Err(Failure::new(Exit::Usage, text).hint("the same command without --agents does it by ssh"));
-    }
+    by.check_for_agents()?;
     let manager = hosts::manager(context, &args.server)?;
     let found = version::find(context, &manager, manager.url(), &repository::reference(&args.name)?)?;
     let (reference, root) =

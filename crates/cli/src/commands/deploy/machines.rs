@@ -39,10 +39,7 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
         let hint = "options of fetch, such as --grow, stand behind `--`";
         return usage("--disk, --as-captured and --grow are for machines that boot from the network", hint);
     }
-    if by.copy == Some(CopyForm::Attach) {
-        let hint = "`diskcast deploy --to HOSTS --copy attach` does it by ssh";
-        return usage("agents attach no disks: the token of a job does not last", hint);
-    }
+    by.check_for_agents()?;
     let put = Put {
         reference: args.name.clone(),
         root: String::new(),

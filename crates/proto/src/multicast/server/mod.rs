@@ -256,12 +256,12 @@ impl Server {
         self.schedule.is_pending(object)
     }
 
-    /// Whether an object was sent in full, or is being sent, since the first of the present members was admitted: those
-    /// that have left took what they got with them.
-    #[must_use]
-    pub fn went_out_to_members(&self, object: u64) -> bool {
-        let last = self.schedule.last_pass(object);
-        last.zip(self.members.oldest_sequence()).is_some_and(|(last, oldest)| last >= oldest)
+    /// Tells which objects were sent in full, or are being sent, since the first of the present members was admitted:
+    /// those that have left took what they got with them.
+    pub fn went_out_to_members(&self) -> impl Fn(u64) -> bool {
+        // Looked for once: there are many objects, and many members.
+        let oldest = self.members.oldest_sequence();
+        move |object| self.schedule.last_pass(object).zip(oldest).is_some_and(|(last, oldest)| last >= oldest)
     }
 
     /// The rate at which the server would send now if it had enough to send, in bits per second on the wire.
