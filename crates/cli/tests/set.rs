@@ -8,6 +8,7 @@ mod set_common;
 
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use attach_common::Attached;
 use common::running::Running;
@@ -128,6 +129,33 @@ fn if_one_can_not_be_frozen_in_time_all_run_on_and_there_is_no_set() {
     assert_eq!((exit, &of(&said, "set")["number"]), (Some(0), &1.into()), "{said:#?}");
     site.check_moment(&said, 150);
     ring.stop();
+}
+
+#[test]
+fn a_deployment_that_failed_ends_when_all_machines_run_on() {
+    let Some(site) = Site::new(2) else { return };
+    let _disks: Vec<_> = (1..=2).map(|host| site.attach(host, "web --name vm")).collect();
+    let (frozen, is_frozen) = channel();
+    let (over, is_over) = channel();
+    let (thaws, thawed) = channel();
+    let _slow = Agent::start(&site, 1, move |command| {
+        if command == FREEZE {
+            frozen.send(()).unwrap();
+        } else {
+            // It takes its time, unless nobody waits for it.
+            thaws.send(is_over.recv_timeout(Duration::from_secs(1)).is_err()).unwrap();
+        }
+        Some(json!({ "return": 1 }))
+    });
+    let _says_no = Agent::start(&site, 2, move |_| {
+        is_frozen.recv().unwrap();
+        Some(json!({ "error": { "class": "GenericError", "desc": "disabled" } }))
+    });
+    let words = format!("pod --commit --target vm --quiesce agent:{}/qga-{{host}}", site.path(""));
+    let (exit, said) = site.deploy(&words, &site.hosts(&[1, 2]));
+    assert_eq!(exit, Some(1), "{said:#?}");
+    over.send(()).unwrap();
+    assert!(thawed.recv().unwrap(), "it was over while a machine was frozen: {said:#?}");
 }
 
 #[test]

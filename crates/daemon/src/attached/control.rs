@@ -5,7 +5,7 @@ use std::io::BufReader;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -38,13 +38,20 @@ pub(super) struct Asker {
     stream: Mutex<UnixStream>,
     /// Its requests, and orders for the one that is performed.
     lines: Mutex<BufReader<UnixStream>>,
+    /// Whether its request is done by its orders: their end calls it off.
+    orders: AtomicBool,
     gone: Stop,
 }
 
 impl Asker {
     fn new(stream: UnixStream) -> std::io::Result<Self> {
         let lines = Mutex::new(BufReader::new(stream.try_clone()?));
-        Ok(Self { stream: Mutex::new(stream), lines, gone: Stop::new() })
+        Ok(Self { stream: Mutex::new(stream), lines, orders: AtomicBool::new(false), gone: Stop::new() })
+    }
+
+    /// Its request is done by its orders from here on.
+    pub(super) fn takes_orders(&self) {
+        self.orders.store(true, Ordering::Relaxed);
     }
 
     /// Waits for an order that the client gives while its request is performed, for `limit` at most.
@@ -115,14 +122,17 @@ impl Asker {
     }
 
     /// Whether the client has closed both directions. One that closed only its sending side still waits for the
-    /// answer.
+    /// answer; if it gives orders, that calls off what it waits for.
     fn has_gone(&self) -> bool {
         let Ok(stream) = self.stream.lock().try_clone() else {
             return false;
         };
-        let mut watched = [PollFd::new(&stream, PollFlags::empty())];
+        let looks_for =
+            if self.orders.load(Ordering::Relaxed) { PollFlags::RDHUP } else { PollFlags::empty() };
+        let mut watched = [PollFd::new(&stream, looks_for)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut watched, Some(&now)), Ok(1..)) && watched[0].revents().contains(PollFlags::HUP)
+        matches!(poll(&mut watched, Some(&now)), Ok(1..))
+            && watched[0].revents().intersects(PollFlags::HUP | looks_for)
     }
 }
 

@@ -347,10 +347,10 @@ impl Orders {
         let _ = send(&mut self.0, &order);
     }
 
-    /// Calls the commit off: the disk runs on.
+    /// Calls the commit off. The disk answers with an error when its machine runs on.
     pub fn call_off(&self) {
         // It is closed already if that fails.
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
+        let _ = self.0.shutdown(std::net::Shutdown::Write);
     }
 }
 

@@ -197,7 +197,9 @@ fn failed(done: &Checkpoint, members: &[net::deploy::Member], called_off: bool) 
         None => format!("no set was made: {why}"),
     };
     let exit = if called_off { Exit::Interrupted } else { Exit::Failed };
-    Failure::new(exit, text).hint("all machines run on; what some have stored is in images of their own")
+    let hint = "all machines run on, those that do not answer when the longest time of the freeze is over; what some \
+                have stored is in images of their own";
+    Failure::new(exit, text).hint(hint)
 }
 
 /// Tells what all do.
