@@ -4,7 +4,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::running::Running;
 use common::{Bench, Served, assert_same, star_with_image};
@@ -233,4 +233,35 @@ fn a_deploy_by_agents_has_waves_variables_and_attempts() {
     assert_same(&site.disk, &site.bench.path("host4.raw"));
     let (exit, said) = site.manage(&["deploy", "web", "--to", "nobody", "--agents", "--target", &target]);
     assert_eq!(exit, Some(10), "{said:#?}");
+}
+
+#[test]
+fn an_agent_wakes_a_host_of_its_network() {
+    let Some(site) = Site::new(2, 1) else { return };
+    assert_eq!(site.manage(&["hosts", "add", "52:54:00:00:00:99", "--name", "far"]).0, Some(0));
+    let (exit, said) = site.manage(&["deploy", "web", "far", "--target", "/dev/null", "--wake"]);
+    assert!(exit == Some(11) && said[0]["message"].as_str().unwrap().contains("diskcast agent"), "{said:?}");
+    let (off, _on) = (site.agent(1), site.agent(2));
+    site.admit(2);
+    let card = site.card(1);
+    drop(off);
+    let (seen, target) = (site.bench.path("seen.pcap"), site.path("{host}.img"));
+    let mut capture = site.star.host(1).command("tcpdump");
+    capture.args(["-i", "eth0", "-U", "--immediate-mode", "-Z", "root", "-w"]).arg(&seen);
+    capture.args(["udp", "port", "9"]).stderr(Stdio::null());
+    let _capture = Running::start(capture);
+    while !seen.exists() {
+        std::thread::yield_now();
+    }
+    // The server has no network on which it wakes machines.
+    let (exit, said) = site.manage(&["deploy", "web", "host1", "--target", &target, "--wake"]);
+    assert_eq!(exit, Some(0), "{said:?}");
+    let bytes: [u8; 6] = base::hex::decode(&card.replace(':', "")).unwrap();
+    let wanted = [vec![0xFF; 6], bytes.repeat(16)].concat();
+    while !std::fs::read(&seen).unwrap().windows(wanted.len()).any(|window| window == wanted) {
+        std::thread::yield_now();
+    }
+    let _off = site.agent(1);
+    site.until(&["host1".to_owned()], |one| one["job"]["stage"] == "done");
+    assert_same(&site.disk, &site.bench.path("host1.img"));
 }

@@ -324,6 +324,39 @@ fn the_second_copy_on_a_host_costs_no_network() {
 }
 
 /// Lets the agent look once.
+/// Ends the programs that serve what was written to a host's file. Returns how many there were.
+fn end_serving(target: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let words = |process: &PathBuf| std::fs::read_to_string(process.join("cmdline")).unwrap_or_default();
+    let serve = |process: &PathBuf| {
+        let words = words(process);
+        words.contains("\0fetch\0") && words.contains("\0--serve-for\0") && words.contains(target)
+    };
+    let found: Vec<_> = processes.filter(serve).collect();
+    for process in &found {
+        let number = process.file_name().unwrap().to_str().unwrap();
+        assert!(Command::new("kill").args(["-INT", number]).status().unwrap().success());
+    }
+    found.len()
+}
+
+#[test]
+fn hosts_that_have_the_image_serve_those_of_the_next_wave() {
+    let Some(site) = Site::new(2, 8) else { return };
+    let (hosts, target) = (site.hosts(&["1", "2"]), site.path("{host}.img"));
+    let (exit, said) =
+        site.deploy(&["--to", &hosts, "--target", &target, "--wave", "1", "--serve-for", "1m"]);
+    assert_eq!(exit, Some(0), "{said:#?}");
+    for host in ["host1", "host2"] {
+        assert_same(&site.disk, &site.bench.path(&format!("{host}.img")));
+        // The deployment did not wait for it.
+        assert_eq!(end_serving(&site.path(&format!("{host}.img"))), 1);
+    }
+    let traffic = site.star.traffic().unwrap();
+    let sent = |host: usize| traffic[host].sent.bytes;
+    assert!(sent(1) > sent(0) / 4 * 3, "{} bytes of the first host, {} of the server", sent(1), sent(0));
+}
+
 fn clean(site: &Site, words: &str) {
     let seen = site.bench.see(&format!("agent --once {words}"));
     assert!(seen.ends_with("exit: 0\n"), "{seen}");

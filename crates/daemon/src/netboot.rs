@@ -94,8 +94,9 @@ impl Boots {
             Power::Restart if self.power_program.is_none() => {
                 "this server can't restart machines: start it with --power-program"
             }
-            Power::Wake if self.interface.is_none() => {
-                "this server can't wake machines: start it with --netboot"
+            Power::Wake if self.interface.is_none() && !self.fleet.has_wakers() => {
+                "this server can't wake machines: start it with --netboot, or an agent on a host of their network \
+                 (diskcast agent)"
             }
             _ => return Ok(()),
         };

@@ -26,6 +26,8 @@ pub struct Interface {
     pub index: u32,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
+    /// The network of its first IPv4 address: the lowest address in it, and the bits that all of them have.
+    pub network: Option<(Ipv4Addr, u32)>,
     /// The address of its card, if it has one.
     pub card: Option<Mac>,
     /// Whether it is up.
@@ -96,12 +98,16 @@ pub fn all() -> Result<Vec<Interface>> {
             name: entry.interface_name.clone(),
             index,
             addresses: Vec::new(),
+            network: None,
             card: None,
             up: entry.flags.contains(InterfaceFlags::IFF_UP),
             multicast: entry.flags.contains(InterfaceFlags::IFF_MULTICAST),
             loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
         });
         interface.addresses.extend(entry.address.as_ref().and_then(ip_of));
+        let (own, mask) = (ipv4_of(entry.address.as_ref()), ipv4_of(entry.netmask.as_ref()));
+        let network = own.zip(mask).map(|(own, mask)| (own & mask, mask.to_bits().leading_ones()));
+        interface.network = interface.network.or(network);
         // As the network stack of this thread's namespace says, which `/sys` may not show.
         let card = entry.address.as_ref().and_then(SockaddrStorage::as_link_addr).and_then(LinkAddr::addr);
         interface.card = interface.card.or(card.map(Mac));
@@ -110,8 +116,12 @@ pub fn all() -> Result<Vec<Interface>> {
     Ok(found.into_values().collect())
 }
 
+fn ipv4_of(address: Option<&SockaddrStorage>) -> Option<Ipv4Addr> {
+    Some(address?.as_sockaddr_in()?.ip())
+}
+
 fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
-    let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+    let v4 = ipv4_of(Some(address)).map(IpAddr::V4);
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
 }
 

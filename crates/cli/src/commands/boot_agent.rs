@@ -116,7 +116,7 @@ impl<'a> Agent<'a> {
                         (answer.name, self.caller.server(), self.caller.fingerprint);
                     let task = Job { server, fingerprint, disk, secret, name };
                     let mut log = Log::default();
-                    let done = self.caller.at_work(job, &|| None, || task.run(&work, &mut log));
+                    let done = self.caller.at_work(job, &|| None, &|_| {}, || task.run(&work, &mut log));
                     let failure = done.err().map(|failure| failure.message);
                     if let Some(why) = &failure {
                         output.warning(why);

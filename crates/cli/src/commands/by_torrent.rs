@@ -20,6 +20,7 @@ use torrent::{Metainfo, TargetContent};
 
 use super::Context;
 use super::install::{after_install, explain, report_record, sentence};
+use super::serving;
 use crate::args::{Effort, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt;
@@ -189,11 +190,9 @@ impl Task<'_> {
 
 /// Serves other machines for `time`, or until Ctrl-C.
 fn serve_others(context: &Context, fetched: &Fetched, time: Duration, stop: &Stop) -> Result<()> {
-    context.output.note(&format!("serving other machines for {}; Ctrl-C ends it", show_duration(time)));
+    serving::serving(context, time)?;
     stop.pause(time);
-    let served = fetched.torrent.traffic().sent_bytes;
-    let record = json!({ "type": "served", "served_bytes": served });
-    context.output.result(&record, || format!("served {} to other machines\n", show_bytes(served)))
+    serving::served(context, fetched.torrent.traffic().sent_bytes)
 }
 
 fn record(reference: &str, targets: &[PathBuf], done: &Done) -> serde_json::Value {

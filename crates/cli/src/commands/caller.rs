@@ -75,10 +75,12 @@ impl Caller {
     }
 
     /// Does `work`, and calls the server meanwhile, so that it knows that this machine lives, and how far the work is.
+    /// `heard` gets its answers.
     pub(super) fn at_work(
         &self,
         job: u64,
         progress: &(dyn Fn() -> Option<JobProgress> + Sync),
+        heard: &(dyn Fn(&MachineAnswer) + Sync),
         work: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let stop = Stop::new();
@@ -86,7 +88,7 @@ impl Caller {
             scope.spawn(|| {
                 while stop.pause(HEARTBEAT) {
                     // A server that is away for a while is no reason to stop.
-                    let _ = self.call(Some(job), progress(), None);
+                    let _ = self.call(Some(job), progress(), None).map(|answer| heard(&answer));
                 }
             });
             let done = work();

@@ -30,7 +30,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 /// Deploys by ssh.
 fn deploy(context: &Context, args: &Args) -> Result<()> {
     let by = &args.by_ssh;
-    check_terms(args)?;
+    check_terms(args, false)?;
     if by.commit || by.suspend {
         return set::run(context, args);
     }

@@ -35,6 +35,7 @@ pub(super) fn facts(interface: &Interface, runs: bool) -> Result<MachineFacts> {
         firmware: firmware(),
         disks: disk::find::candidates().into_iter().map(disk).collect(),
         runs,
+        network: interface.network.filter(|_| runs).map(|(lowest, bits)| format!("{lowest}/{bits}")),
     })
 }
 

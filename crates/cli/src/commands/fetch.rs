@@ -11,12 +11,13 @@ use net::client::Client;
 use net::clock::Stop;
 use net::fetch::{FetchOptions, FetchReport, HostReporter};
 use net::interface;
-use net::peer::{Node, PeerOptions};
+use net::peer::PeerOptions;
 use serde_json::json;
 
 use super::Context;
 use super::by_torrent;
 use super::install::{after_install, check_targets, explain, left_in, open_targets, report_record, sentence};
+use super::serving::serve;
 use crate::args::parse::{parse_buffer, parse_lifetime, parse_rate, parse_size};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
@@ -191,19 +192,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     context.output.result(&record, || text(args, &targets, &done))?;
     after_install(&targets, manifest, &args.writing, context.output)?;
     match (&args.serve_for, &done.node) {
-        (Some(time), Some(node)) => serve_others(context, node, *time, &stop),
+        (Some(time), Some(node)) => serve(context, (&client, &stop), *time, &|| node.traffic().sent_bytes),
         _ => Ok(()),
     }
-}
-
-/// Serves other machines for `time`, or until Ctrl-C.
-fn serve_others(context: &Context, node: &Node, time: Duration, stop: &Stop) -> Result<()> {
-    let shown = show_duration(time);
-    context.output.note(&format!("serving other machines for {shown}; Ctrl-C ends it"));
-    stop.pause(time);
-    let served = node.traffic().sent_bytes;
-    let record = json!({ "type": "served", "served_bytes": served });
-    context.output.result(&record, || format!("served {} to other machines\n", show_bytes(served)))
 }
 
 /// How this machine takes part in serving others.

@@ -40,6 +40,7 @@ pub(crate) mod remove;
 pub(crate) mod repository;
 pub(crate) mod running;
 pub(crate) mod serve;
+mod serving;
 pub(crate) mod shrink;
 pub(crate) mod status;
 pub(crate) mod switch;

@@ -70,7 +70,8 @@ fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<M
             boots(app)?.fleet.keep_log(&call.facts.mac, outcome.job, text)?;
         }
     }
-    Ok(MachineAnswer { nonce: decision.nonce, again_ms: decision.again_ms, name: decision.name, order })
+    let wake = decision.wake.iter().map(ToString::to_string).collect();
+    Ok(MachineAnswer { nonce: decision.nonce, again_ms: decision.again_ms, name: decision.name, order, wake })
 }
 
 /// A token for the image that `work` is about, and for nothing else.

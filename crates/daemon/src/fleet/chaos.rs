@@ -120,6 +120,7 @@ impl World {
             firmware,
             disks,
             runs: false,
+            network: None,
         };
         let outcome = done.map(|job| JobOutcome { job, failure: None, log: None });
         let call = Call {

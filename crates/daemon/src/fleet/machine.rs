@@ -123,6 +123,8 @@ pub(crate) struct Decision {
     pub again: bool,
     /// The work that this call ended.
     pub ended: Option<Work>,
+    /// The machines that it is to wake on its network.
+    pub wake: Vec<Mac>,
 }
 
 /// What a machine is to do.
@@ -335,7 +337,7 @@ pub(super) fn check(facts: &MachineFacts) -> Result<()> {
         .disks
         .iter()
         .flat_map(|disk| [Some(&disk.path), disk.serial.as_ref(), disk.model.as_ref()].into_iter().flatten());
-    let own = [facts.serial.as_ref(), facts.product.as_ref(), Some(&facts.firmware)].into_iter().flatten();
+    let own = [&facts.serial, &facts.product, &facts.network].into_iter().flatten().chain([&facts.firmware]);
     let fits = |text: &String| text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
     if facts.disks.len() <= DISKS_MAX && disks.chain(own).all(fits) {
         return Ok(());

@@ -1,7 +1,8 @@
 //! The machines that boot from the network or run an agent, and what each is to do.
 //!
 //! [`table`] decides for all, [`machine`] for one, without I/O and without a clock; [`ledger`] keeps what must survive
-//! a restart; [`silence`] says who is missed; [`roster`] joins them; [`boot_files`] says what firmware gets.
+//! a restart; [`silence`] says who is missed, [`wakes`] which agent wakes whom; [`roster`] joins them; [`boot_files`]
+//! says what firmware gets.
 
 mod boot_files;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod silence;
 mod table;
 #[cfg(test)]
 mod tests;
+mod wakes;
 
 pub(crate) use boot_files::{ServedFiles, Site};
 pub(crate) use machine::{Step, Task};

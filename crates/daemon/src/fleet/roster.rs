@@ -94,6 +94,11 @@ impl Fleet {
         self.table.lock().boots_ours(mac, clock::unix_seconds())
     }
 
+    /// Whether an agent can wake other machines on its network.
+    pub(crate) fn has_wakers(&self) -> bool {
+        self.table.lock().has_wakers(self.clock.now())
+    }
+
     /// The name of a machine.
     pub(crate) fn name(&self, mac: Mac) -> Option<String> {
         self.table.lock().name(mac)

@@ -12,6 +12,7 @@ use net::mac::Mac;
 
 use super::machine::{Call, Decision, Machine, Now, Record, Step, Task, check, is_name};
 use super::silence::{Last, Watch};
+use super::wakes::Wakes;
 
 /// Most machines in the table.
 const MACHINES_MAX: usize = 10_000;
@@ -38,6 +39,7 @@ pub(super) struct Table {
     open_until: Instant,
     last_job: u64,
     changed: BTreeSet<Mac>,
+    wakes: Wakes,
 }
 
 impl Table {
@@ -54,7 +56,14 @@ impl Table {
             Machine { called, expected, record, ..Machine::default() }
         };
         let machines = records.into_iter().map(|(mac, record)| (mac, machine(record))).collect();
-        Self { watch, machines, open_until: Instant::ZERO, last_job, changed: BTreeSet::new() }
+        Self {
+            watch,
+            machines,
+            open_until: Instant::ZERO,
+            last_job,
+            changed: BTreeSet::new(),
+            wakes: Wakes::default(),
+        }
     }
 
     /// The number of the last job that was ever given.
@@ -149,11 +158,12 @@ impl Table {
         let ended = work.filter(|_| ended);
         let name = machine.record.name.clone();
         let again = stage(&before) != Some(JobStage::Queued);
-        let decision = Decision { nonce: call.nonce, again_ms, name, task, again, ended };
+        let network = call.facts.network.as_deref().filter(|_| call.proven && machine.record.admitted);
         if machine.record != before {
             self.changed.insert(mac);
         }
-        Ok(decision)
+        let wake = network.map(|network| self.wakes.take(network, now.at)).unwrap_or_default();
+        Ok(Decision { nonce: call.nonce, again_ms, name, task, again, ended, wake })
     }
 
     /// Why a machine has to wait for others that got the same job: so that they begin together, and share what is sent.
@@ -192,6 +202,15 @@ impl Table {
         let waits = |job: &JobStatus| !done.contains(&job.stage) && !job.is_early(unix);
         machine.record.job.as_ref().is_some_and(|job| waits(job) && !job.work.is_for_agents())
             || machine.record.facts.is_none()
+    }
+
+    /// Whether the agent of a machine that was admitted can wake others on its network.
+    pub(super) fn has_wakers(&self, now: Instant) -> bool {
+        let wakes = |machine: &Machine| {
+            let facts = machine.record.facts.as_ref().filter(|_| machine.record.admitted);
+            facts.is_some_and(|facts| facts.network.is_some()) && machine.is_here(now)
+        };
+        self.machines.values().any(wakes)
     }
 
     /// The name of a machine.
@@ -374,6 +393,9 @@ impl Table {
             if is_due && job.power != Power::Leave && machine.record.woken != Some(job.job) {
                 machine.record.woken = Some(job.job);
                 swept.due.push((*mac, job.power));
+                if job.power == Power::Wake {
+                    self.wakes.add(*mac, now.at);
+                }
                 machine.expected = Some((now.at, Last::Power));
             }
             swept.lost.extend(machine.missed(self.watch, now).map(|why| (*mac, why)));

@@ -37,6 +37,7 @@ fn facts(mac: Mac) -> MachineFacts {
         firmware: "uefi".into(),
         disks: vec![disk],
         runs: false,
+        network: None,
     }
 }
 

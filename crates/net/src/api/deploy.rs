@@ -58,6 +58,9 @@ pub struct Put {
     /// For agents: whether an earlier job may have begun, as [`HostJob::resume`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retried: bool,
+    /// For so many seconds after its fetch the host serves the image to others, while it goes on with its work.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub serve_seconds: u64,
     /// Further options of `diskcast fetch`.
     #[serde(default)]
     pub options: Vec<String>,
@@ -86,6 +89,11 @@ pub enum Copies {
     Demand,
     /// An attached disk of this name, which runs from the server at once.
     Attach,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Put {

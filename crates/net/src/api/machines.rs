@@ -43,6 +43,9 @@ pub struct MachineFacts {
     /// Whether it runs its own system, in which an agent calls; otherwise it booted from the network.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub runs: bool,
+    /// The IPv4 network of that card, `10.0.0.0/24`; only of an agent, which can wake machines there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
 }
 
 /// The body of `POST /api/v1/machines/call`: a machine asks what to do.
@@ -103,6 +106,9 @@ pub struct MachineAnswer {
     pub name: Option<String>,
     /// What to do.
     pub order: Order,
+    /// The cards of machines that it is to wake on its network, beside that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wake: Vec<String>,
 }
 
 /// What a machine is to do.

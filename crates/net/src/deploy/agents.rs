@@ -23,6 +23,8 @@ pub struct Agents(Arc<Table>);
 
 struct Table {
     client: Client,
+    /// How hosts are got to start.
+    power: Power,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -53,9 +55,10 @@ pub(super) struct Job {
 }
 
 impl Agents {
-    /// The agents that call the server of `client`, which may give jobs. `Io` if no thread can be started.
-    pub fn of(client: Client) -> Result<Self> {
-        let table = Arc::new(Table { client, state: Mutex::default(), changed: Condvar::new() });
+    /// The agents that call the server of `client`, which may give jobs; it gets hosts to start as `power` says. `Io`
+    /// if no thread can be started.
+    pub fn of(client: Client, power: Power) -> Result<Self> {
+        let table = Arc::new(Table { client, power, state: Mutex::default(), changed: Condvar::new() });
         let asks = Arc::clone(&table);
         let spawned = std::thread::Builder::new().name("deploy-agents".into()).spawn(move || asks.run());
         spawned.map_err(|error| Error::from_source(ErrorKind::Io, "watch the jobs of agents", error))?;
@@ -185,7 +188,7 @@ impl Table {
             machines: vec![mac.to_owned()],
             disk: Some(target.to_owned()),
             begins: 0,
-            power: Power::Leave,
+            power: self.power,
             window: 0,
         };
         let refused = match self.client.give_job(&request) {

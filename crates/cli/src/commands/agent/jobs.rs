@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use daemon::private_file::{make_private, read_private};
-use net::api::{HostJob, JobOutcome, JobProgress, Order, Put, WORK_FORMAT, Work};
+use net::api::{HostJob, JobOutcome, JobProgress, MachineAnswer, Order, Put, WORK_FORMAT, Work};
 use net::client::ClientOptions;
 use net::clock::Stop;
 use net::interface;
@@ -32,6 +32,8 @@ pub(super) struct Jobs<'a> {
     context: &'a Context,
     args: &'a Args,
     caller: Caller,
+    /// The interface by whose card the server knows this host.
+    interface: String,
     stop: Stop,
 }
 
@@ -43,15 +45,17 @@ impl<'a> Jobs<'a> {
             stop: stop.clone(),
             ..ClientOptions::default()
         };
+        let mut name = String::new();
         let caller = Caller::new((server, args.pin.as_deref()), options, |client| {
             let interface = match &args.interface {
                 Some(name) => interface::choose(name)?,
                 None => interface::towards(client.address()?)?.0,
             };
             let facts = facts(&interface, true)?;
+            name = interface.name;
             Ok((key(&args.keeping.folder()?, &facts.mac)?, facts))
         })?;
-        Ok(Self { context, args, caller, stop: stop.clone() })
+        Ok(Self { context, args, caller, interface: name, stop: stop.clone() })
     }
 
     /// Takes one job after the other until it is told to stop.
@@ -75,6 +79,7 @@ impl<'a> Jobs<'a> {
                     continue;
                 }
             };
+            self.wake(&answer.wake);
             let pause = Duration::from_millis(answer.again_ms);
             match answer.order {
                 // The server has not heard yet what became of it.
@@ -105,6 +110,17 @@ impl<'a> Jobs<'a> {
         }
     }
 
+    /// Wakes machines on the network of this host.
+    fn wake(&self, cards: &[String]) {
+        for card in cards {
+            let woken = card.parse().and_then(|mac| net::netboot::wake(&self.interface, mac));
+            match woken {
+                Ok(()) => self.context.output.note(&format!("woke {card} on `{}`", self.interface)),
+                Err(error) => self.context.output.warning(&base::chain(&error)),
+            }
+        }
+    }
+
     fn job(&self, put: Put, target: String, secret: Secret, again: bool) -> HostJob {
         let token = JoinToken { fingerprint: self.caller.fingerprint, secret };
         HostJob {
@@ -123,7 +139,8 @@ impl<'a> Jobs<'a> {
         let (progress, mut log) = (Mutex::new(None::<JobProgress>), Log::default());
         let places = (&self.args.keeping, &self.args.place);
         let work = || work::run(job, places, &self.stop, (&progress, &mut log));
-        let done = self.caller.at_work(number, &|| progress.lock().clone(), work);
+        let heard = |answer: &MachineAnswer| self.wake(&answer.wake);
+        let done = self.caller.at_work(number, &|| progress.lock().clone(), &heard, work);
         if self.stop.is_stopped() && done.is_err() {
             return None;
         }

@@ -14,7 +14,7 @@ use crate::{repository, version};
 
 pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
     let by = &args.by_ssh;
-    check_terms(args)?;
+    check_terms(args, true)?;
     by.check_for_agents()?;
     let manager = hosts::manager(context, &args.server)?;
     let found = version::find(context, &manager, manager.url(), &repository::reference(&args.name)?)?;
@@ -38,7 +38,7 @@ pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
             ..draft.job(&serving, (&reference, root))
         })
         .collect();
-    let agents = Agents::of(manager)?;
+    let agents = Agents::of(manager, args.terms.power())?;
     let done = perform(context, (&entries, &jobs), (root, rules), &Way::Agents(&agents))?;
     report(context, args, (&reference, &entries), &done)
 }

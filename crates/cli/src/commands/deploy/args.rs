@@ -68,8 +68,9 @@ pub(crate) struct Args {
 }
 
 /// What a set has no use for.
-const NOT_OF_SETS: [&str; 11] = [
+const NOT_OF_SETS: [&str; 12] = [
     "copy",
+    "serve_for",
     "at_once",
     "wave",
     "stagger",
@@ -114,6 +115,10 @@ pub(crate) struct BySsh {
     /// For `--copy demand`: where each host has a mount of the repository (`diskcast mount`)
     #[arg(long, value_name = "FOLDER", default_value = MOUNT)]
     pub mount: String,
+    /// Let each host serve the image to others for this time after it got it, for hosts of later waves and deployments;
+    /// what fits into its memory, up to 1 GiB
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+    pub serve_for: Option<Duration>,
     /// Make NAME a set: the attached disks that --target names, as they are at one moment on all hosts
     #[arg(long, requires = "to", conflicts_with_all = NOT_OF_SETS)]
     pub commit: bool,
@@ -226,6 +231,11 @@ impl BySsh {
     /// Where a host finds versions whose content comes when it is read, if it is to.
     pub(super) fn mount(&self) -> Option<String> {
         (self.copy == Some(CopyForm::Demand)).then(|| self.mount.clone())
+    }
+
+    /// For how long hosts serve others.
+    pub(super) fn serve_seconds(&self) -> u64 {
+        self.serve_for.map_or(0, |time| time.as_secs())
     }
 
     /// Whether targets become attached disks.

@@ -13,17 +13,21 @@ use super::inventory::Entry;
 use super::job;
 use super::screen::Screen;
 use crate::commands::Context;
+use crate::commands::hosts::Terms;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::prompt;
 use crate::ui::table::{Align, Table};
 use crate::{clock, interrupt};
 
-/// Refuses what is for machines that boot from the network.
-pub(super) fn check_terms(args: &Args) -> Result<()> {
-    if !args.terms.is_any() {
-        return Ok(());
-    }
-    let text = "--disk, --at, --wake and --restart are for machines that boot from the network";
+/// Refuses what is for machines that boot from the network. Hosts of agents can be woken, too.
+pub(super) fn check_terms(args: &Args, by_agents: bool) -> Result<()> {
+    let Terms { disk, at, wake, restart } = &args.terms;
+    let others = disk.is_some() || at.is_some() || *restart;
+    let text = match by_agents {
+        _ if !others && (by_agents || !wake) => return Ok(()),
+        true => "--disk, --at and --restart are for machines that boot from the network",
+        false => "--disk, --at, --wake and --restart are for machines that boot from the network",
+    };
     Err(Failure::new(Exit::Usage, text).hint("--target says where hosts get the image"))
 }
 

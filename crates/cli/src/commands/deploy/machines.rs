@@ -28,9 +28,12 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
     let usage = |text: &str, hint: &str| Err(Failure::new(Exit::Usage, text).hint(hint));
     let Some(target) = &by.target else {
         let hooks = [by.before.is_some(), by.written.is_some(), by.after.is_some()];
-        if by.copy.is_some() || hooks.contains(&true) || !by.options.is_empty() {
+        let ways = [by.copy.is_some(), by.serve_for.is_some()];
+        if ways.contains(&true) || hooks.contains(&true) || !by.options.is_empty() {
             let hint = "name it for agents of hosts that run, or the hosts by --to for ssh";
-            return usage("--copy, --before, --written, --after and options of fetch need a --target", hint);
+            let text =
+                "--copy, --serve-for, --before, --written, --after and options of fetch need a --target";
+            return usage(text, hint);
         }
         let after = After { own: !args.as_captured, grow: args.grow };
         return Ok((Work::Install { reference: args.name.clone(), after }, args.terms.clone()));
@@ -46,6 +49,7 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
         copy: by.copy.map(CopyForm::of_job),
         mount: by.mount(),
         retried: false,
+        serve_seconds: by.serve_seconds(),
         options: by.options.clone(),
         before: by.before.clone(),
         written: by.script()?,

@@ -347,6 +347,7 @@ mod tests {
             name: "eth0".into(),
             index: 2,
             addresses: vec!["10.0.0.2".parse().unwrap()],
+            network: None,
             card: None,
             up: true,
             multicast: true,

@@ -31,9 +31,13 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Whether anything is asked for.
-    pub(crate) fn is_any(&self) -> bool {
-        self.disk.is_some() || self.at.is_some() || self.wake || self.restart
+    /// How machines are got to start.
+    pub(crate) fn power(&self) -> Power {
+        match (self.restart, self.wake) {
+            (true, _) => Power::Restart,
+            (false, true) => Power::Wake,
+            (false, false) => Power::Leave,
+        }
     }
 }
 
@@ -58,11 +62,7 @@ pub(crate) fn give(
         machines: machines.to_vec(),
         disk: terms.disk.clone(),
         begins: terms.at.unwrap_or_default(),
-        power: match (terms.restart, terms.wake) {
-            (true, _) => Power::Restart,
-            (false, true) => Power::Wake,
-            (false, false) => Power::Leave,
-        },
+        power: terms.power(),
         window: window.as_secs(),
     };
     let made = client.give_job(&request)?;

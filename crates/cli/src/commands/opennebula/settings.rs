@@ -43,6 +43,9 @@ pub(super) struct Settings {
     /// How long a script whose host is ready waits for others with the same image, in seconds.
     #[serde(default = "window_seconds")]
     window_seconds: u32,
+    /// For how long a host that has fetched an image serves it to others, in seconds.
+    #[serde(default)]
+    pub serve_seconds: u64,
     /// Folder for files that come from elsewhere, until they are in a repository.
     #[serde(default = "staging")]
     pub staging: PathBuf,

@@ -143,6 +143,10 @@ impl Work {
         if let Some(script) = &script {
             command.arg("--run").arg(script.path());
         }
+        if job.put.serve_seconds > 0 {
+            // Whoever started this program waits for the end of all that has its standard error.
+            command.args(["--serve-for", &format!("{}s", job.put.serve_seconds)]).stderr(Stdio::null());
+        }
         command.args(&job.put.options).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = self.start(&mut command)?;
         // It is gone if that fails, and says why.
@@ -158,6 +162,12 @@ impl Work {
                     speaker.say(&HostWord::Progress { step: text("stage"), done_bytes, total_bytes });
                 }
                 Some("fetched") => done = Some((text("root"), record.clone())),
+                // All is done, and it goes on by itself.
+                Some("serving") => {
+                    *self.child.lock() = None;
+                    return done
+                        .ok_or_else(|| Failure::new(Exit::Failed, "`diskcast fetch` serves too early"));
+                }
                 Some("error") => failure = Some(Failure::of_record(&record)),
                 _ => {}
             }

@@ -63,3 +63,35 @@ fn an_agent_takes_jobs_for_its_system_and_leaves_others_to_the_one_that_boots() 
     table.give(&request, &put(), at(2500)).unwrap();
     assert_eq!(told(&mut table, ONE, "boots", None, 2600), Task::Start);
 }
+
+#[test]
+fn one_agent_of_each_network_is_told_whom_to_wake() {
+    let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
+    admit_new(&mut table);
+    let macs: Vec<Mac> = (1..=5).map(|last| Mac([0x52, 0x54, 0, 0, 9, last])).collect();
+    // What a machine with that card and on that network is told to wake.
+    let wakes = |table: &mut Table, mac: Mac, network: Option<&str>, seconds| {
+        let facts = MachineFacts { runs: true, network: network.map(str::to_owned), ..facts(mac) };
+        decided(table, &facts, "agent", None, seconds).unwrap().wake
+    };
+    let (near, far) = (Some("10.0.0.0/24"), Some("10.0.1.0/24"));
+    assert!(!table.has_wakers(at(1)));
+    let admit = MachineChange::Admit { machines: macs[..4].iter().map(ToString::to_string).collect() };
+    for mac in &macs {
+        assert_eq!(wakes(&mut table, *mac, near, 1), []);
+    }
+    assert!(!table.has_wakers(at(1)), "nobody has admitted them");
+    table.apply(&admit, at(2)).unwrap();
+    assert!(table.has_wakers(at(2)));
+    let request = JobRequest { power: Power::Wake, ..request(put(), &["one"]) };
+    table.give(&request, &put(), at(3)).unwrap();
+    assert_eq!(table.sweep(now(3)).due, [(ONE, Power::Wake)]);
+    assert_eq!(wakes(&mut table, macs[4], near, 4), [], "a stranger");
+    assert_eq!(wakes(&mut table, macs[0], None, 4), []);
+    assert_eq!(wakes(&mut table, macs[1], near, 5), [ONE]);
+    assert_eq!(wakes(&mut table, macs[1], near, 6), [], "it was told");
+    assert_eq!(wakes(&mut table, macs[2], near, 6), [], "its neighbour was told");
+    assert_eq!(wakes(&mut table, macs[3], far, 6), [ONE]);
+    assert_eq!(wakes(&mut table, macs[3], Some("10.0.2.0/24"), 63), [], "too late");
+    assert!(!table.has_wakers(at(200)));
+}

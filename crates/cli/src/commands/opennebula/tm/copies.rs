@@ -81,6 +81,7 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
             Form::Full => None,
         },
         mount: (order.form == Form::Demand).then(|| settings.mount.clone()),
+        serve_seconds: settings.serve_seconds,
         // The folder, and who tells OpenNebula how much is used of it.
         before: Some(format!("mkdir -p {folder} && echo diskcast >{store}/.monitor")),
         ..Put::default()
