@@ -319,6 +319,13 @@ fn what_fails_says_why_and_can_be_repeated() {
     let full = cloud.place(2, 2, "disk.0");
     let said = cloud.transfer(2, &format!("CLONE diskcast main:web@1 {full} 2 101")).unwrap_err();
     assert!(said.contains("space") || said.contains("free"), "{said}");
+
+    // What finds no room at another host stays where it is, and what sends it does not wait for ever.
+    std::fs::write(cloud.host_path(1, "100/1/disk.1"), vec![7; 32 << 20]).unwrap();
+    let (from, to) = (cloud.place(1, 1, ""), cloud.place(2, 1, ""));
+    let said = cloud.transfer(1, &format!("MV diskcast {from} {to} 1 100")).unwrap_err();
+    assert!(said.contains("No space left") && said.contains("still where it was"), "{said}");
+    cloud.qemu(1, 1, "compare -f raw -F qcow2 FOLDER/disk.img disk.0");
 }
 
 #[test]

@@ -150,11 +150,13 @@ job web@2 $second /dev/vg/vm3 >/tmp/told
 [ "$(lvs --noheadings -o lv_name vg | grep -c diskcast-)" = 1 ]
 diskcast agent --list --kept /srv/kept | grep "web@2"
 e2fsck -fn /dev/vg/vm3
-kill $server
-wait $server
 lvremove -q -y vg/filler vg/vm3
 lvremove -q -y $(lvs --noheadings -o vg_name,lv_name --separator / vg | grep diskcast-)
 rm -r /srv/third.img /srv/kept
+echo "step: volumes of a machine of OpenNebula"
+. /srv/one-guest/volumes.sh
+kill $server
+wait $server
 echo "step: a thin volume"
 lvcreate -q -y -L 240M -T vg/pool
 lvcreate -q -y -V 96M -T vg/pool -n thin
@@ -184,7 +186,7 @@ finish
 /// Starts the machine with a second disk, and waits for its end. False where no machine can be started.
 fn run(bench: &Bench, disk: &str) -> bool {
     let disk = Disk { path: bench.path(disk), format: "raw", direct: false };
-    match guest::run(&bench.path("system.img"), vec![disk], Duration::from_secs(600)) {
+    match guest::run(&bench.path("system.img"), vec![disk], Duration::from_secs(900)) {
         Err(error) if error.kind() == ErrorKind::Unsupported && std::env::var_os("CI").is_none() => false,
         boot => boot.map(|_| true).unwrap(),
     }
@@ -245,7 +247,8 @@ fn a_root_in_lvm_boots_from_a_larger_disk() {
 fn volumes_are_captured_in_use_made_and_copied_and_what_a_kernel_wrote_survives() {
     let Some(bench) = common::with_lvm("system.img") else { return };
     let program = Path::new(env!("CARGO_BIN_EXE_diskcast"));
-    guest::prepare(&bench.path("system.img"), program, GUEST, &[]).unwrap();
+    let one = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/one-guest");
+    guest::prepare(&bench.path("system.img"), program, GUEST, &[&one]).unwrap();
     bench.tool("truncate -s 768M volumes.img");
     if !run(&bench, "volumes.img") {
         return;

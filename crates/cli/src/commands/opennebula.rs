@@ -10,6 +10,7 @@ mod settings;
 mod tm;
 mod tools;
 mod vm;
+mod volume;
 mod xml;
 
 use super::Context;

@@ -5,6 +5,7 @@ use std::process::Command;
 use super::own;
 use super::place::{Place, quoted};
 use super::settings::{Repository, Settings, address};
+use super::volume::{SHELL, either};
 use crate::exit::{Exit, Failure, Result};
 
 /// Runs `script` on `host`, and returns what it prints.
@@ -24,7 +25,7 @@ pub(super) fn run(settings: &Settings, host: &str, script: &str, input: &[u8]) -
 
 /// The command for `script`, of which the first failure is the end.
 pub(super) fn shell(settings: &Settings, host: &str, script: &str) -> Command {
-    settings.ssh().shell(&address(host), &format!("sh -c {}", quoted(&format!("set -e\n{script}"))))
+    settings.ssh().shell(&address(host), &format!("sh -c {}", quoted(&format!("set -e{SHELL}{script}"))))
 }
 
 /// What a capture reads.
@@ -77,10 +78,10 @@ pub(super) struct Saved {
 /// Commands that make `PATH.save` of `path` at one moment, while `domain` runs, and remove it at the end. The machine
 /// stands still meanwhile, and goes on in every case.
 pub(super) fn still_copy(settings: &Settings, path: &str, domain: Option<&str>) -> String {
-    let (copy, remove) = (
-        format!("rm -f {path}.save\ncp --reflink=auto --sparse=always {path} {path}.save"),
-        format!("rm -f {path}.save"),
-    );
+    let file = format!("rm -f {path}.save\ncp --reflink=auto --sparse=always {path} {path}.save");
+    let volume = format!("make_snapshot \"$v\" \"$v-save\"\nln -sfn \"$v-save\" {path}.save");
+    let copy = either(path, &volume, &file);
+    let remove = format!("drop_volumes {path}.save; rm -f {path}.save");
     match domain {
         None => format!("trap '{remove}' EXIT\n{copy}"),
         // A machine that stands still has given all that it wrote to its file.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use disk::logical_volume::LogicalVolume;
 use net::deploy::{Address, Ssh};
 use serde::Deserialize;
 
@@ -37,6 +38,8 @@ pub(super) struct Settings {
     /// How disks become copies.
     #[serde(default)]
     pub copy: Form,
+    /// The group that has the volumes of disks on each host.
+    pub volume_group: Option<String>,
     /// First part of the names of images that OpenNebula makes.
     #[serde(default = "prefix")]
     pub prefix: String,
@@ -84,6 +87,8 @@ pub(super) enum Form {
     Demand,
     /// A raw file of its own.
     Full,
+    /// A logical volume of its own.
+    Volume,
 }
 
 fn ssh() -> String {
@@ -125,8 +130,10 @@ impl Form {
             "share" => Ok(Self::Share),
             "demand" => Ok(Self::Demand),
             "full" => Ok(Self::Full),
+            "volume" => Ok(Self::Volume),
             other => {
-                let text = format!("DISKCAST_COPY is `{other}`; there are overlay, demand, share and full");
+                let text =
+                    format!("DISKCAST_COPY is `{other}`; there are overlay, demand, share, full and volume");
                 Err(Failure::new(Exit::Usage, text))
             }
         }
@@ -136,7 +143,7 @@ impl Form {
     pub(super) fn format(self) -> &'static str {
         match self {
             Self::Overlay | Self::Demand => "qcow2",
-            Self::Share | Self::Full => "raw",
+            Self::Share | Self::Full | Self::Volume => "raw",
         }
     }
 }
@@ -151,8 +158,13 @@ impl Settings {
         Self::parse(&text).map_err(|why| Failure::new(Exit::Usage, format!("`{}`: {why}", path.display())))
     }
 
-    fn parse(text: &str) -> std::result::Result<Self, String> {
+    pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
         let settings: Self = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        if let Some(group) = &settings.volume_group
+            && LogicalVolume::at(&Path::new("/dev").join(group).join("one")).is_none()
+        {
+            return Err(format!("`{group}` is no name of a volume group"));
+        }
         let are_plain = [&settings.kept, &settings.program, &settings.mount].map(|word| is_plain(word));
         match are_plain == [true; 3] {
             true => Ok(settings),

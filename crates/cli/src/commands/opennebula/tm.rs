@@ -7,6 +7,7 @@ mod migrate;
 mod moves;
 mod snapshots;
 mod usage;
+mod volumes;
 
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};

@@ -1,7 +1,7 @@
 //! The work itself: commands, one after the other, of which one may have to be ended.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -22,6 +22,8 @@ use crate::exit::{Exit, Failure, Result};
 const LOCKS: &str = "/run/lock";
 /// How often a lock that another holds is tried.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
+/// What is kept of what a command says on standard error, in bytes.
+const COMPLAINT_BYTES_MAX: u64 = 64 << 10;
 /// How long a command may take to end when the work was called off.
 const LAST_TIME_MAX: Duration = Duration::from_secs(20);
 
@@ -188,13 +190,26 @@ impl Work {
             .args(["-c", command])
             .env("DISKCAST_TARGET", &job.target)
             .env("DISKCAST_IMAGE", &job.put.reference);
-        // What it prints is for people: standard output has words for a program.
-        let child = self.start(shell.stdin(Stdio::null()).stdout(std::io::stderr()))?;
+        // What it prints is for people: standard output has words for a program. A file, since what it leaves behind
+        // may go on writing there.
+        let mut said = tempfile::tempfile()?;
+        let child =
+            self.start(shell.stdin(Stdio::null()).stdout(std::io::stderr()).stderr(said.try_clone()?))?;
         let status = self.wait(child)?;
+        said.rewind()?;
+        let mut text = Vec::new();
+        said.take(COMPLAINT_BYTES_MAX).read_to_end(&mut text)?;
+        // Nobody may listen to it.
+        let _ = std::io::stderr().write_all(&text);
         match status.success() {
             true => Ok(()),
             false if self.stop.is_stopped() => Err(called_off()),
-            false => Err(Failure::new(Exit::Failed, format!("{failed}: {status}"))),
+            false => {
+                let text = String::from_utf8_lossy(&text);
+                let why = text.lines().rfind(|line| !line.trim().is_empty());
+                let why = why.map_or_else(|| status.to_string(), |line| format!("{status}: {}", line.trim()));
+                Err(Failure::new(Exit::Failed, format!("{failed}: {why}")))
+            }
         }
     }
 

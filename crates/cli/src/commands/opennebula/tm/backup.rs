@@ -5,6 +5,7 @@ use crate::commands::Context;
 use crate::commands::opennebula::place::{Place, Source, number, wrong};
 use crate::commands::opennebula::settings::{Form, Settings};
 use crate::commands::opennebula::vm::{self, Machine};
+use crate::commands::opennebula::volume::either;
 use crate::commands::opennebula::{host, xml};
 use crate::exit::Result;
 
@@ -15,18 +16,22 @@ pub(super) fn act(action: &str, folder: &str, numbers: &str) -> Result<()> {
     let settings = Settings::load()?;
     let path = &folder.path;
     if action.starts_with("postbackup") {
-        return host::run(&settings, &folder.host, &format!("rm -rf {path}/backup"), b"").map(drop);
+        let script = format!("drop_volumes {path}/backup/disk.*\nrm -rf {path}/backup");
+        return host::run(&settings, &folder.host, &script, b"").map(drop);
     }
     let machine = xml::parse(&xml::standard_input()?, Machine::read)?;
     // An overlay finds its image beside it.
     let mut copies = format!(
-        "rm -rf {path}/backup\nmkdir {path}/backup\n\
+        "drop_volumes {path}/backup/disk.*\nrm -rf {path}/backup\nmkdir {path}/backup\n\
          for base in {path}/.diskcast-*; do [ ! -e \"$base\" ] || ln \"$base\" {path}/backup/; done\n"
     );
     let mut still = String::new();
     for disk in numbers.split(':').filter(|disk| !disk.is_empty()) {
         let disk = number(disk)?;
-        still += &format!("cp --reflink=auto --sparse=always {path}/disk.{disk} {path}/backup/disk.{disk}\n");
+        let (from, to) = (format!("{path}/disk.{disk}"), format!("{path}/backup/disk.{disk}"));
+        let volume = format!("make_snapshot \"$v\" \"$v-backup\"\nln -s \"$v-backup\" {to}");
+        let file = format!("cp --reflink=auto --sparse=always {from} {to}");
+        still += &format!("{}\n", either(&from, &volume, &file));
     }
     copies += &match machine.domain.as_deref().filter(|_| action.ends_with("_live")) {
         None => still,
@@ -50,6 +55,7 @@ pub(super) fn restore(context: &Context, folder: &str, machine: &str, image: &st
         let form = match (disk.file_format()?, disk.form(&settings)?) {
             ("qcow2", Form::Demand) => Form::Demand,
             ("qcow2", _) => Form::Overlay,
+            (_, Form::Volume) => Form::Volume,
             _ => Form::Full,
         };
         let source = Source { repository: backup.repository.clone(), name };

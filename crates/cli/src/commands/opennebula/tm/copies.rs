@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use base::{Digest, Instant};
 use net::api::{Copies, HostJob, Put, WORK_FORMAT};
@@ -13,6 +14,7 @@ use crate::commands::Context;
 use crate::commands::opennebula::place::{Place, Source};
 use crate::commands::opennebula::settings::{Form, Repository, Settings, address};
 use crate::commands::opennebula::vm::Machine;
+use crate::commands::opennebula::volume;
 use crate::exit::{Exit, Failure, Result};
 use crate::{connect, interrupt, repository, version};
 
@@ -59,7 +61,7 @@ fn make(context: &Context, source: &Source, target: &Place, machine: &str) -> Re
     if let Some(format) = disk.format.as_deref().filter(|format| *format != form.format()) {
         let text = format!("disk {number} is to be {format}, but DISKCAST_COPY makes it {}", form.format());
         return Err(Failure::new(Exit::Refused, text).hint(
-            "DRIVER and DISKCAST_COPY must agree: overlay and demand are qcow2, share and full are raw",
+            "DRIVER and DISKCAST_COPY must agree: overlay and demand are qcow2, share, full and volume are raw",
         ));
     }
     place(context, &settings, &Order { source, target, form, size_mb: disk.size_mb })
@@ -68,9 +70,20 @@ fn make(context: &Context, source: &Source, target: &Place, machine: &str) -> Re
 /// Does it by a job of the host, which waits for the fetch of another job if that brings the same image.
 pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -> Result<()> {
     let repository = settings.repository(&order.source.repository)?;
-    let (reference, root) = find(context, repository, &order.source.name)?;
+    let Found { reference, root, bytes } = find(context, repository, &order.source.name)?;
     let folder = order.target.folder();
     let store = folder.rsplit_once('/').map_or("", |(store, _)| store);
+    // The folder, and who tells OpenNebula how much is used of it.
+    let mut before = format!("mkdir -p {folder} && echo diskcast >{store}/.monitor");
+    let (mut target, mut options) = (order.target.path.clone(), Vec::new());
+    let size_bytes = order.size_mb.map(|size| size * MIB);
+    if order.form == Form::Volume {
+        let device = volume::device(settings, order.target)?;
+        before = format!("{before}\n{}", volume::make(&device, &target, size_bytes.unwrap_or(0), bytes));
+        target = device;
+        // What it had before it was this volume may be of others.
+        options = vec!["--free".to_owned(), "zero".to_owned()];
+    }
     let put = Put {
         reference,
         root: root.to_hex(),
@@ -78,23 +91,24 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
             Form::Overlay => Some(Copies::Overlay),
             Form::Share => Some(Copies::Share),
             Form::Demand => Some(Copies::Demand),
-            Form::Full => None,
+            Form::Full | Form::Volume => None,
         },
         mount: (order.form == Form::Demand).then(|| settings.mount.clone()),
         serve_seconds: settings.serve_seconds,
-        // The folder, and who tells OpenNebula how much is used of it.
-        before: Some(format!("mkdir -p {folder} && echo diskcast >{store}/.monitor")),
+        options,
+        before: Some(before),
         ..Put::default()
     };
     let job = HostJob {
         format: WORK_FORMAT,
         server: repository.server.clone(),
         token: repository.token()?,
-        target: order.target.path.clone(),
+        target,
         put,
-        size_bytes: order.size_mb.map(|size| size * MIB),
-        // A script that was killed may have begun; no machine has run from the disk yet.
-        resume: true,
+        size_bytes: size_bytes.filter(|_| order.form != Form::Volume),
+        // A script that was killed may have begun; no machine has run from the disk yet. What a new volume has is
+        // nothing to compare with.
+        resume: order.form != Form::Volume,
         replace: true,
         meets: false,
     };
@@ -124,12 +138,23 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     }
 }
 
-/// The version by its number, and the name of its content.
-fn find(context: &Context, repository: &Repository, name: &str) -> Result<(String, Digest)> {
+/// A version.
+struct Found {
+    /// `image@number`.
+    reference: String,
+    /// The name of its content.
+    root: Digest,
+    /// Size of its disk.
+    bytes: u64,
+}
+
+fn find(context: &Context, repository: &Repository, name: &str) -> Result<Found> {
     let reference = repository::reference(name)?;
     let access = ServerAccess { token_file: Some(repository.token_file.clone()), wait: WAIT };
     let client =
         connect::client(&repository.server, &access, &context.global.keys, Stop::new(), context.output)?;
-    let found = version::find(context, &client, client.url(), &reference)?;
-    Ok((format!("{}@{}", found.manifest.image, found.manifest.number), found.manifest.root.name()))
+    let manifest = version::find(context, &client, client.url(), &reference)?.manifest;
+    let reference = format!("{}@{}", manifest.image, manifest.number);
+    let bytes = manifest.size_sectors * SECTOR_BYTES;
+    Ok(Found { reference, root: manifest.root.name(), bytes })
 }

@@ -8,6 +8,7 @@ use crate::commands::opennebula::place::{Place, number, wrong};
 use crate::commands::opennebula::settings::Settings;
 use crate::commands::opennebula::tools::{download, is_url, make_filesystem};
 use crate::commands::opennebula::vm::Machine;
+use crate::commands::opennebula::volume::either;
 use crate::exit::{Exit, Failure, Result};
 
 /// What makes the disk with the files that a machine reads when it starts.
@@ -120,7 +121,10 @@ pub(super) fn delete(target: &str) -> Result<()> {
     host::run(
         &Settings::load()?,
         &target.host,
-        &format!("rm -rf {path} {path}.snap {path}.part {path}.gone"),
+        &format!(
+            "drop_volumes {path} {path}/disk.* {path}/backup/disk.* {path}.part/disk.* {path}.gone/disk.*\n\
+             rm -rf {path} {path}.snap {path}.part {path}.gone"
+        ),
         b"",
     )
     .map(drop)
@@ -133,11 +137,14 @@ pub(super) fn resize(target: &str, size: &str, machine: &str) -> Result<()> {
     if machine.grows_by_itself() {
         return Ok(());
     }
-    host::run(
-        &Settings::load()?,
-        &target.host,
-        &format!("qemu-img resize -q -f {format} {} {size}M", target.path),
-        b"",
-    )
-    .map(drop)
+    let path = &target.path;
+    // What comes to a volume may be of others. A script that is killed has not cleared all of it.
+    let volume = format!(
+        "old=$(cat {path}.grows 2>/dev/null) || old=$(blockdev --getsize64 \"$v\")\necho \"$old\" >{path}.grows\n\
+         [ \"$(blockdev --getsize64 \"$v\")\" -ge {} ] || $lvm lvextend -q -L {size}m \"$v\" >&2\n\
+         clear_from \"$v\" \"$old\"\nrm {path}.grows",
+        u64::from(size) << 20,
+    );
+    let file = format!("qemu-img resize -q -f {format} {path} {size}M");
+    host::run(&Settings::load()?, &target.host, &either(path, &volume, &file), b"").map(drop)
 }

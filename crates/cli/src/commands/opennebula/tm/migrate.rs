@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use base64::Engine as _;
 
+use super::volumes;
 use crate::commands::opennebula::place::Place;
 use crate::commands::opennebula::settings::Settings;
 use crate::commands::opennebula::vm::Machine;
@@ -31,12 +32,18 @@ pub(super) fn act(
     if !place.is_of_a_machine() {
         return Err(Failure::new(Exit::Refused, format!("`{place}` is no machine's folder")));
     }
-    host::run(&Settings::load()?, &place.host, &format!("rm -rf {}", place.path), b"")?;
+    let settings = Settings::load()?;
+    let remove = format!("drop_volumes {0}/disk.* {0}/backup/disk.*\nrm -rf {0}", place.path);
+    host::run(&settings, &place.host, &remove, b"")?;
+    let machine = xml::parse(&text, Machine::read)?;
+    if action == "premigrate" {
+        let from = Place { host: from.to_owned(), path: place.path.clone() };
+        volumes::make_like(&settings, &machine, &from, &place)?;
+    }
     // The sixth word says that another driver has asked us: it asks the others, too.
     if rest.len() >= 3 {
         return Ok(());
     }
-    let machine = xml::parse(&text, Machine::read)?;
     let mut others: Vec<&str> = machine.disks().iter().filter_map(|disk| disk.driver.as_deref()).collect();
     others.sort_unstable();
     others.dedup();

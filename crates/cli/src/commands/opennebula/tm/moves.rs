@@ -1,14 +1,14 @@
 //! Disks that go elsewhere: to another host, or back to the repository.
 
-use std::process::Stdio;
-
 use super::copies::{self, Order};
-use super::snapshots::name_inside;
+use super::snapshots::{name_inside, name_of_volume};
+use super::volumes;
 use crate::commands::Context;
 use crate::commands::opennebula::host::{self, What};
 use crate::commands::opennebula::place::{Place, Source};
 use crate::commands::opennebula::settings::{Form, Settings};
 use crate::commands::opennebula::vm::Machine;
+use crate::commands::opennebula::volume::either;
 use crate::exit::{Exit, Failure, Result};
 
 /// End of the names of overlays that are there while a folder is moved.
@@ -36,25 +36,30 @@ pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) ->
     let (part, gone) = (format!("{}.part", to.path), format!("{}.gone", from.path));
     let part = Place { host: to.host.clone(), path: part };
     host::run(&settings, &to.host, &format!("rm -rf {0}\nmkdir -p {0}", part.path), b"")?;
-    let mut left_out = String::new();
+    let volumes = volumes::list(&settings, &machine, &from)?;
+    let mut left_out: String =
+        volumes.iter().map(|volume| format!(" --exclude=./disk.{}", volume.disk)).collect();
     for base in &bases {
         // The other host fetches what it lacks, as for a new machine; what it can't fetch is sent with the rest.
         if bring(context, &settings, base, &part).is_ok() {
             left_out += &format!(" --exclude=./{}", base.name);
         }
     }
-    let sent = send(&settings, (&from, &part), &left_out).and_then(|()| match machine.rests() {
-        true => Ok(()),
-        false => find_images(&settings, &machine, &part),
+    let sent = send(&settings, (&from, &part), &left_out).and_then(|()| {
+        for volume in &volumes {
+            volumes::send(&settings, volume, (&from, &to, &part), machine.rests())?;
+        }
+        if machine.rests() { Ok(()) } else { find_images(&settings, &machine, &part) }
     });
     if let Err(failure) = sent {
         // A host that can't be reached any more keeps the part, which the next try replaces.
-        let _ = host::run(&settings, &to.host, &format!("rm -rf {}", part.path), b"");
+        let remove = format!("drop_volumes {0}/disk.*\nrm -rf {0}", part.path);
+        let _ = host::run(&settings, &to.host, &remove, b"");
         return Err(failure);
     }
     let name = format!("rm -rf {1}\nmv {0} {1}\nrm -f {1}/.*{MOVING}\nsync -f {1}", part.path, to.path);
     host::run(&settings, &to.host, &name, b"")?;
-    let remove = format!("rm -rf {gone}\nmv {} {gone}\nrm -rf {gone}", from.path);
+    let remove = format!("rm -rf {gone}\nmv {} {gone}\ndrop_volumes {gone}/disk.*\nrm -rf {gone}", from.path);
     host::run(&settings, &from.host, &remove, b"").map(drop)
 }
 
@@ -121,21 +126,9 @@ fn find_images(settings: &Settings, machine: &Machine, at: &Place) -> Result<()>
 
 /// Sends the folder from one host to the other, through this machine.
 fn send(settings: &Settings, (from, to): (&Place, &Place), left_out: &str) -> Result<()> {
-    let mut packer = host::shell(settings, &from.host, &format!("tar -C {} -cSf - {left_out} .", from.path));
-    let failed = |error| base::Error::from_io("run ssh".to_owned(), error);
-    let mut packing = packer.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
-    let mut unpacker =
-        host::shell(settings, &to.host, &format!("tar -C {} --unlink-first -xSf -\nsync -f {0}", to.path));
-    let unpacked = unpacker.stdin(packing.stdout.take().expect("it is piped")).output().map_err(failed)?;
-    let packed = packing.wait().map_err(failed)?;
-    match packed.success() && unpacked.status.success() {
-        true => Ok(()),
-        false => {
-            let why = String::from_utf8_lossy(&unpacked.stderr).trim().to_owned();
-            let text = format!("`{from}` could not be sent to `{to}`: {why}");
-            Err(Failure::new(Exit::Failed, text).hint("it is still where it was"))
-        }
-    }
+    let pack = format!("tar -C {} -cSf - {left_out} .", from.path);
+    let unpack = format!("tar -C {} --unlink-first -xSf -\nsync -f {0}", to.path);
+    volumes::pipe(settings, (from, &pack), (to, &unpack))
 }
 
 /// Saves a disk that a machine keeps as the next version of its image.
@@ -166,7 +159,9 @@ pub(super) fn to_new_image(from: &str, source: &str, snapshot: &str, machine: &s
                 let name = name_inside(snapshot);
                 format!("qemu-img convert -U -l snapshot.name={name} -f qcow2 -O qcow2 {path} {path}.save")
             } else {
-                format!("cp --reflink=auto --sparse=always {path}.snap/{snapshot} {path}.save")
+                let volume = format!("ln -sfn {} {path}.save", name_of_volume(snapshot));
+                let file = format!("cp --reflink=auto --sparse=always {path}.snap/{snapshot} {path}.save");
+                either(path, &volume, &file)
             };
             format!("trap 'rm -f {path}.save' EXIT\n{take}")
         }

@@ -6,6 +6,7 @@ use crate::commands::opennebula::host;
 use crate::commands::opennebula::place::{Place, number, quoted, wrong};
 use crate::commands::opennebula::settings::Settings;
 use crate::commands::opennebula::vm::Machine;
+use crate::commands::opennebula::volume::either;
 use crate::exit::{Exit, Failure, Result};
 
 pub(super) fn act(action: &str, target: &str, snapshot: &str, machine: &str) -> Result<()> {
@@ -13,7 +14,7 @@ pub(super) fn act(action: &str, target: &str, snapshot: &str, machine: &str) -> 
     let (_, format) = Machine::with_disk(&target, machine)?;
     let path = &target.path;
     let script =
-        if format == "qcow2" { inside(action, path, snapshot) } else { beside(action, path, snapshot) };
+        if format == "qcow2" { inside(action, path, snapshot) } else { of_raw(action, path, snapshot) };
     host::run(&Settings::load()?, &target.host, &script, b"").map(drop)
 }
 
@@ -27,7 +28,7 @@ pub(super) fn create_live(target: &str, snapshot: &str, machine: &str) -> Result
     let (virsh, path) = (&settings.virsh, &target.path);
     let ask = |script: &str| host::run(&settings, &target.host, script, b"");
     if format != "qcow2" {
-        let copy = beside("snap_create", path, snapshot);
+        let copy = of_raw("snap_create", path, snapshot);
         return ask(&host::while_suspended(&settings, domain, &copy, ":")).map(drop);
     }
     let tell =
@@ -80,6 +81,21 @@ fn inside(action: &str, path: &str, snapshot: u32) -> String {
     }
 }
 
+/// Of a file beside it; of a volume another volume, which can't be made where the group has no room for it.
+fn of_raw(action: &str, path: &str, snapshot: u32) -> String {
+    let kept = name_of_volume(snapshot);
+    let volume = match action {
+        "snap_create" => format!("make_snapshot \"$v\" {kept}"),
+        // The volume may have grown since.
+        "snap_revert" => format!(
+            "dd if={kept} of=\"$v\" bs=1M conv=fsync status=none\n\
+             clear_from \"$v\" \"$(blockdev --getsize64 {kept})\""
+        ),
+        _ => format!("[ ! -e {kept} ] || $lvm lvremove -q -y {kept} >&2"),
+    };
+    either(path, &volume, &beside(action, path, snapshot))
+}
+
 fn beside(action: &str, path: &str, snapshot: u32) -> String {
     let kept = format!("{path}.snap/{snapshot}");
     let copy = |from: &str, to: &str| {
@@ -90,6 +106,11 @@ fn beside(action: &str, path: &str, snapshot: u32) -> String {
         "snap_revert" => copy(&kept, path),
         _ => format!("rm -f {kept}"),
     }
+}
+
+/// The device of a snapshot of the volume `$v`, for a shell.
+pub(super) fn name_of_volume(snapshot: u32) -> String {
+    format!("\"$v-snap-{snapshot}\"")
 }
 
 /// What a snapshot is called in a QCOW2.

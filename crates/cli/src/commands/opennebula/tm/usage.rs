@@ -1,7 +1,8 @@
 //! How much space machines take.
 
 use std::fmt::Write as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::io::Seek as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use base64::Engine as _;
@@ -39,7 +40,11 @@ fn of_disks(folder: &Path) -> std::io::Result<String> {
         if let Some(disk) = name.strip_prefix("disk.").and_then(|disk| disk.parse().ok()) {
             // A volume is a link to a device.
             let found = std::fs::metadata(entry.path())?;
-            disks.push((disk, (found.blocks() * BLOCK_BYTES).div_ceil(MIB)));
+            let bytes = match found.file_type().is_block_device() {
+                true => std::fs::File::open(entry.path())?.seek(std::io::SeekFrom::End(0))?,
+                false => found.blocks() * BLOCK_BYTES,
+            };
+            disks.push((disk, bytes.div_ceil(MIB)));
         }
     }
     disks.sort_unstable();
