@@ -41,7 +41,10 @@ impl Site {
     fn agent(&self, host: u32) -> Running {
         let token = std::fs::read_to_string(self.bench.path("join.token")).unwrap();
         let pin = token.split('.').nth(1).unwrap();
-        let words = format!("agent --server {} --pin {pin} --kept kept-{host} --keep-free 0", self.url);
+        let words = format!(
+            "agent --server {} --pin {pin} --kept kept-{host} --folder disks-{host} --keep-free 0",
+            self.url
+        );
         Running::start(self.bench.command_in(self.star.host(host), &words))
     }
 
@@ -176,8 +179,6 @@ fn a_stranger_and_a_server_without_agents_give_nothing() {
     let words = ["deploy", "web", &card, "--target", "/dev/null"];
     let (exit, said) = site.manage(&words);
     assert_eq!(exit, Some(11), "{said:?}");
-    let (exit, said) = site.manage(&["deploy", "web", &card, "--target", "x", "--copy", "attach"]);
-    assert_eq!(exit, Some(2), "{said:?}");
     let (exit, said) = site.manage(&["deploy", "web", &card, "--copy", "overlay"]);
     assert_eq!(exit, Some(2), "{said:?}");
     let said = site.bench.see(&format!("agent --server {} --pin nonsense", site.url));
@@ -233,6 +234,27 @@ fn a_deploy_by_agents_has_waves_variables_and_attempts() {
     assert_same(&site.disk, &site.bench.path("host4.raw"));
     let (exit, said) = site.manage(&["deploy", "web", "--to", "nobody", "--agents", "--target", &target]);
     assert_eq!(exit, Some(10), "{said:#?}");
+}
+
+#[test]
+fn a_disk_that_an_agent_attached_runs_on_without_it() {
+    let Some(site) = Site::new(1, 8) else { return };
+    let mut agent = site.agent(1);
+    site.admit(1);
+    let words = ["deploy", "web", "host1", "--target", "vm-{host}", "--copy", "attach", "--follow"];
+    assert_eq!(site.manage(&words).0, Some(0));
+    let status = || site.bench.json("disks vm-host1 --folder disks-1").remove(0);
+    let expires = status()["tokens"][0]["expires"].clone();
+    assert!(!expires.is_null(), "{}", status());
+    agent.signal("TERM");
+    assert!(agent.child.wait().unwrap().success());
+    let disk = format!("nbd+unix:///vm-host1?socket={}", site.path("disks-1/vm-host1/nbd.sock"));
+    site.bench.tool(&format!("qemu-img compare -f raw -F raw disk.img {disk}"));
+    // It runs already, and is no other machine's to have.
+    let _agent = site.agent(1);
+    let (exit, said) = site.manage(&words);
+    assert!(exit == Some(1) && of(&said, "host1")["why"].as_str().unwrap().contains("runs"), "{said:?}");
+    assert!(site.bench.see("detach vm-host1 --folder disks-1").ends_with("exit: 0\n"));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
 use image::Manifest;
 use net::api::{
-    JobRequest, JobStatus, JobsMade, MachineAnswer, MachineCall, MachineChange, MachineLog, MachineStatus,
-    Machines, Order, ProblemKind, Put, Work,
+    Copies, JobRequest, JobStatus, JobsMade, MachineAnswer, MachineCall, MachineChange, MachineLog,
+    MachineStatus, Machines, Order, ProblemKind, Put, Work,
 };
 use net::token::Secret;
 use store::{ImageName, Reference};
@@ -29,6 +29,8 @@ use crate::netboot::Boots;
 
 /// How long the token of a job lasts, in seconds; the fetch renews it.
 const JOB_TOKEN_SECONDS: u64 = 3600;
+/// The same of the token that an attached disk keeps, which renews it while it runs.
+const DISK_TOKEN_SECONDS: u64 = 30 * 86_400;
 /// Bytes of a nonce.
 const NONCE_BYTES: usize = 32;
 
@@ -83,12 +85,16 @@ fn secret_for(app: &App, work: &Work, machine: &str) -> Result<Option<Secret>, F
         Work::Capture { image } => (image.clone(), Right::Write),
         Work::Wipe | Work::Shell => return Ok(None),
     };
+    let seconds = match work {
+        Work::Put(Put { copy: Some(Copies::Attach), .. }) => DISK_TOKEN_SECONDS,
+        _ => JOB_TOKEN_SECONDS,
+    };
     let now = clock::unix_seconds();
     let claims = Claims {
         images: vec![image],
         right,
-        expires: now + JOB_TOKEN_SECONDS,
-        lasts: Some(JOB_TOKEN_SECONDS),
+        expires: now + seconds,
+        lasts: Some(seconds),
         id: Some(TokenId::draw()?),
     };
     app.authority.record_made(&claims, &format!("machine {machine}"), now)?;

@@ -15,7 +15,6 @@ use crate::{repository, version};
 pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
     let by = &args.by_ssh;
     check_terms(args, true)?;
-    by.check_for_agents()?;
     let manager = hosts::manager(context, &args.server)?;
     let found = version::find(context, &manager, manager.url(), &repository::reference(&args.name)?)?;
     let (reference, root) =

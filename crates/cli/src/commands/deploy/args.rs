@@ -9,7 +9,7 @@ use net::deploy::{Rules, Ssh};
 use crate::args::QUIESCE;
 use crate::args::parse::{parse_lifetime, parse_window};
 use crate::commands::hosts::{At, Terms};
-use crate::exit::{Exit, Failure, Result};
+use crate::exit::Result;
 
 /// Put an image on many hosts: by ssh, by their agents, or by booting from the network
 ///
@@ -216,18 +216,6 @@ impl CopyForm {
 }
 
 impl BySsh {
-    /// Refuses what agents don't do.
-    pub(super) fn check_for_agents(&self) -> Result<()> {
-        match self.copy {
-            Some(CopyForm::Attach) => {
-                let text = "agents attach no disks: the token of a job does not last";
-                Err(Failure::new(Exit::Usage, text)
-                    .hint("`diskcast deploy --to HOSTS --copy attach` does it by ssh"))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Where a host finds versions whose content comes when it is read, if it is to.
     pub(super) fn mount(&self) -> Option<String> {
         (self.copy == Some(CopyForm::Demand)).then(|| self.mount.clone())

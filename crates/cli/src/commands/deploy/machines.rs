@@ -42,7 +42,6 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
         let hint = "options of fetch, such as --grow, stand behind `--`";
         return usage("--disk, --as-captured and --grow are for machines that boot from the network", hint);
     }
-    by.check_for_agents()?;
     let put = Put {
         reference: args.name.clone(),
         root: String::new(),
