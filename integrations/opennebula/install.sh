@@ -60,9 +60,10 @@ The scripts are in place. Nothing else was changed. What is left to do:
    printf 'NAME=diskcast\nTYPE=SYSTEM_DS\nTM_MAD=diskcast\n' | onedatastore create
    printf 'NAME=images\nDS_MAD=diskcast\nTM_MAD=diskcast\nDISKCAST_REPOSITORY=main\n' | onedatastore create
 
-   For disks as logical volumes (DISKCAST_COPY=volume), with volume_group in diskcast.toml, a system datastore with
+   For disks as logical volumes, with volume_group in diskcast.toml, a datastore of images with DISKCAST_COPY=volume:
 
-   printf 'NAME=volumes\nTYPE=SYSTEM_DS\nTM_MAD=diskcast\nDISK_TYPE=BLOCK\n' | onedatastore create
+   printf 'NAME=volumes\nDS_MAD=diskcast\nTM_MAD=diskcast\nDISKCAST_REPOSITORY=main\nDISK_TYPE=BLOCK\n' |
+       onedatastore create
 
 Hosts need diskcast in their path, qemu-img, and ssh for oneadmin. docs/opennebula.md says more.
 TEXT

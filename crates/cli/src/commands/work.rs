@@ -14,6 +14,7 @@ use std::sync::Arc;
 use net::api::{GO, HostJob, HostWord, MemberJob, WORK_FORMAT};
 
 use self::child::Work;
+pub(crate) use self::member::CALLED_OFF;
 use self::speaker::Speaker;
 use crate::args::{DisksFolder, Keeping};
 use crate::exit::{Exit, Failure, Result};

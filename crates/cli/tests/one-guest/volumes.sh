@@ -1,5 +1,5 @@
-# Drivers for OpenNebula on a machine with LVM, in the script of a guest: `h` and `h2` are this machine, by a program in
-# the place of ssh; `h2` has a folder of its own for machines, and the same volume group.
+# Drivers for OpenNebula on a machine with LVM, in the script of a guest: all hosts are this machine, by a program in the
+# place of ssh; `h2` has a folder of its own for machines, and the same volume group.
 cat >/srv/ssh <<'END'
 #!/bin/bash
 [ "$1" != -V ] || exit 0
@@ -59,6 +59,8 @@ tm clone main:web@1 $disk 7 101
 put first
 tm snap_create $disk 1 7 101
 put second
+# What a save left that was killed leads to the snapshot, which is not the save's to remove.
+ln -s /dev/vg/one-100-7-0-snap-1 $home/disk.0.save
 machine 26
 tm cpds $disk main:one-9 -1 7 101
 [ "$(cat /srv/virsh.log)" = "suspend one-7
@@ -72,6 +74,7 @@ diskcast install one-8 /srv/third.img --overwrite -q
 has first /srv/third.img
 rm /srv/third.img
 refused "delete its snapshots first" tm mv h:$home h2:$home 7 100
+refused "delete its snapshots first" tm resize $disk 120 7 101
 tm snap_revert $disk 1 7 101
 has first $home/disk.0
 tm snap_delete $disk 1 7 101
@@ -81,7 +84,12 @@ tm resize $disk 120 7 101
 tm resize $disk 120 7 101
 [ "$(blockdev --getsize64 $home/disk.0)" = $((120 << 20)) ]
 clean
-# A group that both hosts have would be emptied by a move.
+machine 62
+refused "while its machine is off" tm resize $disk 140 7 101
+machine 8
+# A group that both hosts have would be emptied by a move, and so would a folder under two names of a host.
+tm mv h:$home h3:$home 7 100
+has first $home/disk.0
 refused "is shared" tm mv h:$home h2:$home 7 100
 base64 /srv/vm.xml >/srv/vm.base64
 refused "is shared" tm premigrate h h2 $home 7 100 </srv/vm.base64
@@ -96,11 +104,14 @@ machine 10
 tm mv h:$home h:/srv/fe/100/7 7 100
 [ "$(volumes)" = 0 ] && [ ! -e $home ] && [ -f /srv/fe/100/7/disk.0 ]
 has third /srv/fe/100/7/disk.0
+# Its end is in the middle of an extent.
+truncate -s 122M /srv/fe/100/7/disk.0
 machine 9
 dirty tm mv h:/srv/fe/100/7 h:$home 7 100
 [ -f /srv/fe/100/7/disk.0 ]
 tm mv h:/srv/fe/100/7 h:$home 7 100
-[ ! -e /srv/fe/100/7 ] && [ "$(blockdev --getsize64 $home/disk.0)" = $((120 << 20)) ]
+[ ! -e /srv/fe/100/7 ] && [ "$(blockdev --getsize64 $home/disk.0)" = $((124 << 20)) ]
+[ "$(ls -A $home)" = disk.0 ]
 has third $home/disk.0
 clean
 tm mvds $disk main:one-9 7 101

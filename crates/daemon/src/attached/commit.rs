@@ -145,7 +145,6 @@ impl<'a> Committer<'a> {
         afterwards: Afterwards,
         freeze: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
-        self.asker.takes_orders();
         self.asker.tell(&Answer::Prepared);
         self.wait_for(SetOrder::Freeze, || None)?;
         let (clock, limit) = (Clock::start(), Duration::from_secs(request.limit_seconds));

@@ -42,7 +42,7 @@ pub use event::{Event, Log};
 pub use protocol::{
     Afterwards, Answer, CommitRequest, Committed, Conversation, Damaged, Orders, Request, Status, Waits, ask,
 };
-pub use quiesce::Quiesce;
+pub use quiesce::{MAY_BE_FROZEN, Quiesce};
 use settings::of_disk;
 pub use settings::{CacheSettings, KeySettings, ServerSettings, Settings, TlsSettings};
 
@@ -423,6 +423,9 @@ impl Disk {
     }
 
     fn commit(&self, request: &CommitRequest, asker: &Arc<Asker>) -> Result<Answer> {
+        if request.orders.is_some() {
+            asker.takes_orders();
+        }
         let Some(to) = &self.commit_to else {
             return Err(self.refusal("has neither a repository nor a server that takes commits"));
         };

@@ -352,6 +352,11 @@ impl Orders {
         // It is closed already if that fails.
         let _ = self.0.shutdown(std::net::Shutdown::Write);
     }
+
+    /// Does not wait for that answer any more.
+    pub fn hang_up(&self) {
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
 }
 
 fn connect(path: &Path, request: &Request) -> Result<UnixStream> {

@@ -20,6 +20,8 @@ use serde_json::{Value, json};
 
 /// Maximum length of a guest agent's answer.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// In an error's message: what was frozen could not be thawed.
+pub const MAY_BE_FROZEN: &str = "which may be frozen";
 /// Maximum number of attempts to thaw, each with the time limit of freezing.
 const THAWS_MAX: u32 = 3;
 /// Precedes a request and the answer to it; everything received before it belongs to older requests and is dropped.
@@ -153,7 +155,7 @@ impl Frozen<'_> {
             Quiesce::Monitor(socket) => format!("the machine behind `{}`", socket.display()),
         };
         last.map_err(|error| {
-            Error::from_source(ErrorKind::Io, format!("thaw {what}, which may be frozen"), error)
+            Error::from_source(ErrorKind::Io, format!("thaw {what}, {MAY_BE_FROZEN}"), error)
         })
     }
 }

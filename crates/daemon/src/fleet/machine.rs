@@ -267,6 +267,11 @@ impl Machine {
         self.called.is_some_and(|called| now.since(called) < HERE)
     }
 
+    /// Whether an administrator admitted it, and its own agent has this key.
+    pub(super) fn is_agent_with(&self, key: &str) -> bool {
+        self.record.admitted && self.record.agent_key.as_deref() == Some(key)
+    }
+
     /// `Refused` if it is at work.
     pub(super) fn check_free(&self, mac: Mac) -> Result<()> {
         match self.record.job.as_ref().is_some_and(|job| job.stage == JobStage::Taken) {

@@ -158,7 +158,8 @@ impl Table {
         let ended = work.filter(|_| ended);
         let name = machine.record.name.clone();
         let again = stage(&before) != Some(JobStage::Queued);
-        let network = call.facts.network.as_deref().filter(|_| call.proven && machine.record.admitted);
+        let network =
+            call.facts.network.as_deref().filter(|_| call.proven && machine.is_agent_with(call.key));
         if machine.record != before {
             self.changed.insert(mac);
         }
@@ -246,6 +247,7 @@ impl Table {
                 let gone = macs.iter().map(|mac| self.machines[mac].status(*mac, now)).collect();
                 for mac in macs {
                     self.machines.remove(&mac);
+                    self.wakes.drop(mac);
                     self.changed.insert(mac);
                 }
                 return Ok(gone);
@@ -335,6 +337,7 @@ impl Table {
         }
         for mac in &macs {
             self.record(*mac).job = None;
+            self.wakes.drop(*mac);
         }
         Ok(macs)
     }

@@ -5,16 +5,23 @@ use std::time::Duration;
 use base::Instant;
 
 /// How long a program that is to end may take to do so by itself.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 
 /// Hosts whose program was asked to end, and when.
-#[derive(Default)]
-pub(super) struct Ending(Vec<(usize, Instant)>);
+pub(super) struct Ending {
+    grace: Duration,
+    asked: Vec<(usize, Instant)>,
+}
 
 impl Ending {
+    /// Programs may take so long to end.
+    pub(super) fn within(grace: Duration) -> Self {
+        Self { grace, asked: Vec::new() }
+    }
+
     /// The program of `host` was asked to end.
     pub(super) fn begins(&mut self, host: usize, now: Instant) {
-        self.0.push((host, now));
+        self.asked.push((host, now));
     }
 
     /// Lets `kill` end those whose time is over. Those that do not run are forgotten.
@@ -24,8 +31,9 @@ impl Ending {
         runs: impl Fn(usize) -> bool,
         kill: impl Fn(usize),
     ) {
-        self.0.retain(|&(host, since)| {
-            let is_over = now.since(since) >= GRACE;
+        let grace = self.grace;
+        self.asked.retain(|&(host, since)| {
+            let is_over = now.since(since) >= grace;
             if runs(host) && is_over {
                 kill(host);
             }

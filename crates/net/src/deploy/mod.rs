@@ -22,7 +22,7 @@ pub use proto::deploy::{Counts, Deploy, HostState, Rules};
 
 pub use self::agents::Agents;
 use self::attempt::Attempt;
-use self::ending::Ending;
+use self::ending::{Ending, GRACE};
 pub use self::meeting::Meeting;
 pub use self::set::{Checkpoint, Failure, Member, Phase, SetRules, Standing, Stored, make_set};
 pub use self::ssh::{Address, Ssh};
@@ -68,7 +68,7 @@ pub fn run(
     let clock = Clock::start();
     let (sender, words) = channel();
     let mut driver =
-        Driver { hosts, way, clock, sender, running: BTreeMap::new(), ending: Ending::default() };
+        Driver { hosts, way, clock, sender, running: BTreeMap::new(), ending: Ending::within(GRACE) };
     let mut deploy = Deploy::new(hosts.len(), wanted, rules, clock.now());
     let mut called_off = false;
     loop {

@@ -11,7 +11,7 @@ use base::Instant;
 use proto::checkpoint::{Action, Order, Said};
 pub use proto::checkpoint::{Checkpoint, Failure, Phase, Rules as SetRules, Standing};
 
-use super::ending::Ending;
+use super::ending::{Ending, GRACE};
 use super::program::{End, Line, Listener, Program, may_help};
 use super::{Address, Ssh, TICK};
 
@@ -75,7 +75,8 @@ pub fn make_set(
         sender,
         stored,
         running: BTreeMap::new(),
-        ending: Ending::default(),
+        // A machine that is being frozen is thawed when that has ended.
+        ending: Ending::within(GRACE + rules.freeze),
         alive: clock.now(),
     };
     let mut set = Checkpoint::new(members.len(), rules, clock.now());

@@ -9,7 +9,7 @@ use net::deploy::{Rules, Ssh};
 use crate::args::QUIESCE;
 use crate::args::parse::{parse_lifetime, parse_window};
 use crate::commands::hosts::{At, Terms};
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 
 /// Put an image on many hosts: by ssh, by their agents, or by booting from the network
 ///
@@ -222,8 +222,21 @@ impl BySsh {
     }
 
     /// For how long hosts serve others.
-    pub(super) fn serve_seconds(&self) -> u64 {
-        self.serve_for.map_or(0, |time| time.as_secs())
+    pub(super) fn serve_seconds(&self) -> Result<u64> {
+        let Some(time) = self.serve_for else { return Ok(0) };
+        if self.attaches() || self.copy == Some(CopyForm::Demand) {
+            let text = "--serve-for is for hosts that fetch the image: attached disks, and mounts with --share, \
+                        serve it while they are there";
+            return Err(Failure::new(Exit::Usage, text));
+        }
+        let is_other =
+            |option: &&String| ["--serve-for", "--no-peers"].iter().any(|own| option.starts_with(own));
+        match self.options.iter().find(is_other) {
+            Some(option) => {
+                Err(Failure::new(Exit::Usage, format!("--serve-for leaves no room for `{option}`")))
+            }
+            None => Ok(time.as_secs()),
+        }
     }
 
     /// Whether targets become attached disks.

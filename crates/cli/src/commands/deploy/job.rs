@@ -44,7 +44,7 @@ fn draft(by: &BySsh, entry: &Entry, reference: Option<String>, written: Option<&
         put: Put {
             copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
             mount: by.mount(),
-            serve_seconds: by.serve_seconds(),
+            serve_seconds: by.serve_seconds()?,
             options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
             before: by.before.as_deref().map(filled).transpose()?,
             written: written.map(str::to_owned),

@@ -48,7 +48,7 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
         copy: by.copy.map(CopyForm::of_job),
         mount: by.mount(),
         retried: false,
-        serve_seconds: by.serve_seconds(),
+        serve_seconds: by.serve_seconds()?,
         options: by.options.clone(),
         before: by.before.clone(),
         written: by.script()?,

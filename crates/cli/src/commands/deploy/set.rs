@@ -20,6 +20,7 @@ use super::inventory::Entry;
 use super::{Args, inventory, job};
 use crate::args::There;
 use crate::commands::Context;
+use crate::commands::work::CALLED_OFF;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::table::{Align, Table};
 use crate::{connect, interrupt, repository};
@@ -55,7 +56,10 @@ pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
         },
         |set, _| teller.show(set, &members),
     );
-    let Some((manifest, stored)) = published else { return Err(failed(&done, &members, stop.is_stopped())) };
+    let Some((manifest, stored)) = published else {
+        warn_of_others(context, &done, &members);
+        return Err(failed(&done, &members, stop.is_stopped()));
+    };
     report(context, &manifest, &stored, clock.elapsed())?;
     // Their versions are there. But a machine that was to end may run on.
     let astray = (0..members.len()).filter_map(|host| match done.host(host) {
@@ -188,6 +192,18 @@ fn report(context: &Context, manifest: &Manifest, stored: &[Stored], took: Durat
     })
 }
 
+/// Names the other hosts that did not end as they were told: a machine there may not run on.
+fn warn_of_others(context: &Context, done: &Checkpoint, members: &[net::deploy::Member]) {
+    let failed = done.failure().and_then(|failure| failure.host);
+    for (host, member) in members.iter().enumerate().filter(|(host, _)| Some(*host) != failed) {
+        if let Standing::Failed(why) = done.host(host)
+            && why != CALLED_OFF
+        {
+            context.output.warning(&format!("{}: {why}", member.name));
+        }
+    }
+}
+
 /// Why there is no set.
 fn failed(done: &Checkpoint, members: &[net::deploy::Member], called_off: bool) -> Failure {
     let why = done.failure().map_or("it ended", |failure| &failure.why);
@@ -197,9 +213,7 @@ fn failed(done: &Checkpoint, members: &[net::deploy::Member], called_off: bool) 
         None => format!("no set was made: {why}"),
     };
     let exit = if called_off { Exit::Interrupted } else { Exit::Failed };
-    let hint = "all machines run on, those that do not answer when the longest time of the freeze is over; what some \
-                have stored is in images of their own";
-    Failure::new(exit, text).hint(hint)
+    Failure::new(exit, text).hint("all machines run on; what some have stored is in images of their own")
 }
 
 /// Tells what all do.

@@ -78,22 +78,24 @@ pub(super) struct Saved {
 /// Commands that make `PATH.save` of `path` at one moment, while `domain` runs, and remove it at the end. The machine
 /// stands still meanwhile, and goes on in every case.
 pub(super) fn still_copy(settings: &Settings, path: &str, domain: Option<&str>) -> String {
-    let file = format!("rm -f {path}.save\ncp --reflink=auto --sparse=always {path} {path}.save");
-    let volume = format!("make_snapshot \"$v\" \"$v-save\"\nln -sfn \"$v-save\" {path}.save");
+    let file = format!("cp --reflink=auto --sparse=always {path} {path}.save");
+    let volume = format!("ln -s \"$v-save\" {path}.save\nmake_snapshot \"$v\" \"$v-save\"");
     let copy = either(path, &volume, &file);
-    let remove = format!("drop_volumes {path}.save; rm -f {path}.save");
-    match domain {
+    let remove = format!("drop_copy {path}.save");
+    let rest = match domain {
         None => format!("trap '{remove}' EXIT\n{copy}"),
         // A machine that stands still has given all that it wrote to its file.
         Some(domain) => while_suspended(settings, domain, &copy, &remove),
-    }
+    };
+    // What a script left that was killed may lead to a snapshot of the user.
+    format!("rm -f {path}.save\n{rest}")
 }
 
 /// Commands that run while `domain` is suspended. It goes on in every case; `last` is done at the end.
 pub(super) fn while_suspended(settings: &Settings, domain: &str, commands: &str, last: &str) -> String {
     let virsh = &settings.virsh;
     format!(
-        "trap '{virsh} resume {domain} >&2; {last}' EXIT\n{virsh} suspend {domain} >&2\n{commands}\n\
+        "trap '{virsh} resume {domain} >&2 || true; {last}' EXIT\n{virsh} suspend {domain} >&2\n{commands}\n\
          {virsh} resume {domain} >&2\ntrap '{last}' EXIT\n"
     )
 }

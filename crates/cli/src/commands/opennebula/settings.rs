@@ -16,6 +16,9 @@ use crate::exit::{Exit, Failure, Result};
 const FILE: &str = "/etc/one/diskcast.toml";
 const VARIABLE: &str = "DISKCAST_ONE";
 
+/// Longest time that a host serves an image.
+const SERVE_SECONDS_MAX: u64 = 30 * 86_400;
+
 /// What the file has.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -160,6 +163,9 @@ impl Settings {
 
     pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
         let settings: Self = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        if settings.serve_seconds > SERVE_SECONDS_MAX {
+            return Err(format!("`serve_seconds` is {SERVE_SECONDS_MAX} at most"));
+        }
         if let Some(group) = &settings.volume_group
             && LogicalVolume::at(&Path::new("/dev").join(group).join("one")).is_none()
         {

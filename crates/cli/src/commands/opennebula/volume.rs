@@ -4,6 +4,7 @@
 //! disk.N -> /dev/GROUP/one-STORE-MACHINE-N            the disk
 //!           /dev/GROUP/one-STORE-MACHINE-N-snap-ID    a snapshot of it
 //!           /dev/GROUP/one-STORE-MACHINE-N-save       another, while it is saved
+//!           /dev/GROUP/one-STORE-MACHINE-N-grow       what comes to it, until that is cleared
 //! backup/disk.N -> /dev/GROUP/one-STORE-MACHINE-N-backup
 //! ```
 
@@ -15,6 +16,8 @@ const MIB: u64 = 1 << 20;
 
 /// Commands of a host's shell. `volume PATH` says to which volume of ours a link leads, and nothing of all else.
 pub(super) const SHELL: &str = r#"
+PATH=$PATH:/usr/sbin:/sbin
+trap 'exit 143' HUP INT TERM
 lvm=
 [ "$(id -u)" = 0 ] || lvm="sudo -n"
 volume() {
@@ -28,12 +31,31 @@ drop_volumes() {
         [ -z "$found" ] || [ ! -e "$found" ] || $lvm lvremove -q -y "$found" >&2
     done
 }
+drop_copy() {
+    case $(readlink "$1" 2>/dev/null) in
+    *-save) drop_volumes "$1" ;;
+    esac
+    rm -f "$1"
+}
 make_volume() {
     $lvm lvcreate -q -y -Wn -Zn -L "$2" -n "${1##*/}" "$(basename "$(dirname "$1")")" >&2
 }
 make_snapshot() {
     [ ! -e "$2" ] || $lvm lvremove -q -y "$2" >&2
     $lvm lvcreate -q -y -s -l 100%ORIGIN -n "${2##*/}" "$1" >&2
+}
+grow_volume() {
+    for other in "$1"-snap-* "$1-save" "$1-backup"; do
+        [ ! -e "$other" ] || { echo "$other is a snapshot of it: delete its snapshots first" >&2; exit 1; }
+    done
+    has=$(blockdev --getsize64 "$1")
+    [ "$has" -lt "$2" ] || return 0
+    [ ! -e "$1-grow" ] || $lvm lvremove -q -y "$1-grow" >&2
+    make_volume "$1-grow" "$(($2 - has))b"
+    blkdiscard -z "$1-grow"
+    parts=$($lvm lvs --noheadings -o seg_pe_ranges "$1-grow")
+    $lvm lvremove -q -y "$1-grow" >&2
+    $lvm lvextend -q -L "$2b" "$1" $parts >&2
 }
 uuid_of() {
     $lvm lvs --noheadings -o lv_uuid "$1" 2>/dev/null | tr -d ' '
@@ -63,7 +85,8 @@ pub(super) fn device(settings: &Settings, target: &Place) -> Result<String> {
 pub(super) fn make(device: &str, path: &str, bytes: u64, image_bytes: u64) -> String {
     let mib = bytes.max(image_bytes).div_ceil(MIB);
     format!(
-        "set -e{SHELL}ln -sfn {device} {path}\n[ -e {device} ] || make_volume {device} {mib}m\n\
+        "set -e{SHELL}[ ! -f {path} ] || {{ echo \"{path} is a file, and no volume\" >&2; exit 1; }}\n\
+         ln -sfn {device} {path}\n[ -e {device} ] || make_volume {device} {mib}m\n\
          clear_from {device} {image_bytes}\n"
     )
 }

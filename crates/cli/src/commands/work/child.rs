@@ -1,7 +1,8 @@
 //! The work itself: commands, one after the other, of which one may have to be ended.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::exit::{Exit, Failure, Result};
 const LOCKS: &str = "/run/lock";
 /// How often a lock that another holds is tried.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
-/// What is kept of what a command says on standard error, in bytes.
+/// What is kept of what a command says on standard error, in bytes: the end.
 const COMPLAINT_BYTES_MAX: u64 = 64 << 10;
 /// How long a command may take to end when the work was called off.
 const LAST_TIME_MAX: Duration = Duration::from_secs(20);
@@ -101,10 +102,7 @@ impl Work {
     fn lock(&self, target: &str, speaker: &Speaker) -> Result<File> {
         let path = std::fs::canonicalize(target).unwrap_or_else(|_| PathBuf::from(target));
         let name = Digest::of(path.as_os_str().as_encoded_bytes()).to_hex();
-        let folder = if Path::new(LOCKS).is_dir() { PathBuf::from(LOCKS) } else { std::env::temp_dir() };
-        let path = folder.join(format!("diskcast-{}", &name[..32]));
-        let failed = |error| base::Error::from_io(format!("lock `{}`", path.display()), error);
-        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        let (file, failed) = lock_file(&name[..32])?;
         let mut told = false;
         loop {
             match file.try_lock() {
@@ -145,9 +143,12 @@ impl Work {
         if let Some(script) = &script {
             command.arg("--run").arg(script.path());
         }
-        if job.put.serve_seconds > 0 {
-            // Whoever started this program waits for the end of all that has its standard error.
-            command.args(["--serve-for", &format!("{}s", job.put.serve_seconds)]).stderr(Stdio::null());
+        let serves = serving(job)?;
+        if let Some(lock) = &serves {
+            // Whoever started this program waits for the end of all that has its standard error, and would end those
+            // of its group.
+            command.args(["--serve-for", &format!("{}s", job.put.serve_seconds)]);
+            command.stderr(lock.try_clone()?).process_group(0);
         }
         command.args(&job.put.options).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = self.start(&mut command)?;
@@ -165,7 +166,7 @@ impl Work {
                 }
                 Some("fetched") => done = Some((text("root"), record.clone())),
                 // All is done, and it goes on by itself.
-                Some("serving") => {
+                Some("serving") if serves.is_some() => {
                     *self.child.lock() = None;
                     return done
                         .ok_or_else(|| Failure::new(Exit::Failed, "`diskcast fetch` serves too early"));
@@ -196,7 +197,8 @@ impl Work {
         let child =
             self.start(shell.stdin(Stdio::null()).stdout(std::io::stderr()).stderr(said.try_clone()?))?;
         let status = self.wait(child)?;
-        said.rewind()?;
+        let begin = said.seek(SeekFrom::End(0))?.saturating_sub(COMPLAINT_BYTES_MAX);
+        said.seek(SeekFrom::Start(begin))?;
         let mut text = Vec::new();
         said.take(COMPLAINT_BYTES_MAX).read_to_end(&mut text)?;
         // Nobody may listen to it.
@@ -234,6 +236,31 @@ impl Work {
         ended.map_err(|error| base::Error::from_io("wait for a command", std::io::Error::from(error)))?;
         Ok(child.wait()?)
     }
+}
+
+/// The file that the program locks, and complains to, which serves the image of `job` when it has it: one for each
+/// image. `None` if it is not to be served, or another program does.
+fn serving(job: &HostJob) -> Result<Option<File>> {
+    if job.put.serve_seconds == 0 {
+        return Ok(None);
+    }
+    let root = copy::root(job)?.to_hex();
+    let name = format!("serve-{}", &root[..32]);
+    let (file, failed) = lock_file(&name)?;
+    match file.try_lock() {
+        Ok(()) => file.set_len(0).map_err(failed).map(|()| Some(file)).map_err(Failure::from),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(failed(error).into()),
+    }
+}
+
+/// The file of a lock that all users may take; and what an error with it is.
+fn lock_file(name: &str) -> Result<(File, impl Fn(std::io::Error) -> base::Error)> {
+    let folder = if Path::new(LOCKS).is_dir() { PathBuf::from(LOCKS) } else { std::env::temp_dir() };
+    let path = folder.join(format!("diskcast-{name}"));
+    let opened = File::options().create(true).truncate(false).write(true).open(&path);
+    let failed = move |error| base::Error::from_io(format!("lock `{}`", path.display()), error);
+    Ok((opened.map_err(&failed)?, failed))
 }
 
 /// Lets a file be `size` bytes long, if it is shorter. A device has the size that it has.

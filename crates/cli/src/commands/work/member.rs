@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::ErrorKind;
 use daemon::attached::{
-    Afterwards, Answer, CommitRequest, Committed, Conversation, Orders, Request, Settings,
+    Afterwards, Answer, CommitRequest, Committed, Conversation, MAY_BE_FROZEN, Orders, Request, Settings,
 };
 use net::api::{MemberJob, MemberWord, ORDER_SILENCE_SECONDS, SetOrder};
 
@@ -17,6 +17,11 @@ use crate::args::DisksFolder;
 use crate::args::parse::parse_quiesce;
 use crate::commands::disks::{folder_of, no_such_disk};
 use crate::exit::{Exit, Failure, Result};
+
+/// What a host says that was called off, and did so.
+pub(crate) const CALLED_OFF: &str = "it was called off";
+/// How long a disk may take to go on when it was called off.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Does it. Orders are further lines of `input`.
 pub(super) fn run(job: &MemberJob, place: &DisksFolder, input: impl BufRead + Send + 'static) -> Result<()> {
@@ -86,8 +91,13 @@ fn make(
             finish.recv().map_err(|_| called_off())
         }
         Ok(_) => Ok(()),
-        // The end of the conversation was ours.
-        Err(_) if matches!(finish.try_recv(), Err(TryRecvError::Disconnected)) => Err(called_off()),
+        // The end of the conversation was ours; but a machine may not have been thawed.
+        Err(error)
+            if !base::chain(&error).contains(MAY_BE_FROZEN)
+                && matches!(finish.try_recv(), Err(TryRecvError::Disconnected)) =>
+        {
+            Err(called_off())
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -125,10 +135,13 @@ fn pass_on(
         }
         drop(finishes);
         orders.call_off();
+        // A disk that is stuck, or of an older program, may only understand that nobody listens.
+        std::thread::park_timeout(ANSWER_TIME_MAX);
+        orders.hang_up();
     })?;
     Ok(finish)
 }
 
 fn called_off() -> Failure {
-    Failure::new(Exit::Interrupted, "it was called off")
+    Failure::new(Exit::Interrupted, CALLED_OFF)
 }

@@ -65,7 +65,7 @@ fn an_agent_takes_jobs_for_its_system_and_leaves_others_to_the_one_that_boots() 
 }
 
 #[test]
-fn one_agent_of_each_network_is_told_whom_to_wake() {
+fn agents_of_each_network_are_told_whom_to_wake() {
     let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     admit_new(&mut table);
     let macs: Vec<Mac> = (1..=5).map(|last| Mac([0x52, 0x54, 0, 0, 9, last])).collect();
@@ -87,11 +87,18 @@ fn one_agent_of_each_network_is_told_whom_to_wake() {
     table.give(&request, &put(), at(3)).unwrap();
     assert_eq!(table.sweep(now(3)).due, [(ONE, Power::Wake)]);
     assert_eq!(wakes(&mut table, macs[4], near, 4), [], "a stranger");
+    let liar = MachineFacts { runs: true, network: near.map(str::to_owned), ..facts(macs[0]) };
+    assert_eq!(decided(&mut table, &liar, "another key", None, 4).unwrap().wake, []);
     assert_eq!(wakes(&mut table, macs[0], None, 4), []);
     assert_eq!(wakes(&mut table, macs[1], near, 5), [ONE]);
-    assert_eq!(wakes(&mut table, macs[1], near, 6), [], "it was told");
-    assert_eq!(wakes(&mut table, macs[2], near, 6), [], "its neighbour was told");
+    assert_eq!(wakes(&mut table, macs[1], near, 6), [ONE], "the first answer may be lost");
+    assert_eq!(wakes(&mut table, macs[1], near, 7), [], "it was told");
+    assert_eq!(wakes(&mut table, macs[2], near, 7), [], "its neighbour was told");
     assert_eq!(wakes(&mut table, macs[3], far, 6), [ONE]);
     assert_eq!(wakes(&mut table, macs[3], Some("10.0.2.0/24"), 63), [], "too late");
     assert!(!table.has_wakers(at(200)));
+    table.give(&request, &put(), at(201)).unwrap();
+    table.sweep(now(201));
+    table.apply(&MachineChange::Cancel { machines: words(&["one"]) }, at(202)).unwrap();
+    assert_eq!(wakes(&mut table, macs[1], near, 203), [], "its job was taken back");
 }

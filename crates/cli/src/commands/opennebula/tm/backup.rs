@@ -29,7 +29,7 @@ pub(super) fn act(action: &str, folder: &str, numbers: &str) -> Result<()> {
     for disk in numbers.split(':').filter(|disk| !disk.is_empty()) {
         let disk = number(disk)?;
         let (from, to) = (format!("{path}/disk.{disk}"), format!("{path}/backup/disk.{disk}"));
-        let volume = format!("make_snapshot \"$v\" \"$v-backup\"\nln -s \"$v-backup\" {to}");
+        let volume = format!("ln -s \"$v-backup\" {to}\nmake_snapshot \"$v\" \"$v-backup\"");
         let file = format!("cp --reflink=auto --sparse=always {from} {to}");
         still += &format!("{}\n", either(&from, &volume, &file));
     }

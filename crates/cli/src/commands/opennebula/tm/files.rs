@@ -134,17 +134,15 @@ pub(super) fn delete(target: &str) -> Result<()> {
 pub(super) fn resize(target: &str, size: &str, machine: &str) -> Result<()> {
     let (target, size) = (Place::parse(target)?, number(size)?);
     let (machine, format) = Machine::with_disk(&target, machine)?;
+    let (settings, path) = (Settings::load()?, &target.path);
     if machine.grows_by_itself() {
+        if settings.volume_group.is_some() {
+            let refuse = "echo \"a volume grows while its machine is off\" >&2\nexit 1";
+            host::run(&settings, &target.host, &either(path, refuse, ":"), b"")?;
+        }
         return Ok(());
     }
-    let path = &target.path;
-    // What comes to a volume may be of others. A script that is killed has not cleared all of it.
-    let volume = format!(
-        "old=$(cat {path}.grows 2>/dev/null) || old=$(blockdev --getsize64 \"$v\")\necho \"$old\" >{path}.grows\n\
-         [ \"$(blockdev --getsize64 \"$v\")\" -ge {} ] || $lvm lvextend -q -L {size}m \"$v\" >&2\n\
-         clear_from \"$v\" \"$old\"\nrm {path}.grows",
-        u64::from(size) << 20,
-    );
+    let volume = format!("grow_volume \"$v\" {}", u64::from(size) << 20);
     let file = format!("qemu-img resize -q -f {format} {path} {size}M");
-    host::run(&Settings::load()?, &target.host, &either(path, &volume, &file), b"").map(drop)
+    host::run(&settings, &target.host, &either(path, &volume, &file), b"").map(drop)
 }

@@ -38,7 +38,7 @@ pub(super) fn act(
     let machine = xml::parse(&text, Machine::read)?;
     if action == "premigrate" {
         let from = Place { host: from.to_owned(), path: place.path.clone() };
-        volumes::make_like(&settings, &machine, &from, &place)?;
+        volumes::make_like(&settings, &from, &place)?;
     }
     // The sixth word says that another driver has asked us: it asks the others, too.
     if rest.len() >= 3 {

@@ -2,7 +2,7 @@
 
 use super::copies::{self, Order};
 use super::snapshots::{name_inside, name_of_volume};
-use super::volumes;
+use super::volumes::{self, Volume};
 use crate::commands::Context;
 use crate::commands::opennebula::host::{self, What};
 use crate::commands::opennebula::place::{Place, Source};
@@ -28,17 +28,24 @@ pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) ->
         return Ok(());
     }
     let settings = Settings::load()?;
-    let Some(bases) = bases(&settings, &machine, &from)? else {
-        // It was moved before, and nobody heard of it; or it is nowhere.
-        return host::run(&settings, &to.host, &format!("cd {}", to.path), b"").map(drop);
-    };
     // Under another name until it is complete, and again once it is to go: whoever finds a folder finds all of it.
     let (part, gone) = (format!("{}.part", to.path), format!("{}.gone", from.path));
+    let drop_gone = format!("drop_volumes {gone}/disk.*\nrm -rf {gone}");
+    let Some(bases) = bases(&settings, &machine, &from)? else {
+        // It was moved before, and nobody heard of it; or it is nowhere.
+        host::run(&settings, &to.host, &format!("cd {}", to.path), b"")?;
+        return host::run(&settings, &from.host, &drop_gone, b"").map(drop);
+    };
     let part = Place { host: to.host.clone(), path: part };
     host::run(&settings, &to.host, &format!("rm -rf {0}\nmkdir -p {0}", part.path), b"")?;
-    let volumes = volumes::list(&settings, &machine, &from)?;
-    let mut left_out: String =
-        volumes.iter().map(|volume| format!(" --exclude=./disk.{}", volume.disk)).collect();
+    if is_one_place(&settings, &from, &to, &part)? {
+        return host::run(&settings, &to.host, &format!("rm -rf {}", part.path), b"").map(drop);
+    }
+    let volumes = volumes::list(&settings, &from)?;
+    let mut left_out = String::new();
+    for Volume { disk, .. } in &volumes {
+        left_out += &format!(" --exclude=./disk.{disk} --exclude=./disk.{disk}.volume");
+    }
     for base in &bases {
         // The other host fetches what it lacks, as for a new machine; what it can't fetch is sent with the rest.
         if bring(context, &settings, base, &part).is_ok() {
@@ -59,8 +66,23 @@ pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) ->
     }
     let name = format!("rm -rf {1}\nmv {0} {1}\nrm -f {1}/.*{MOVING}\nsync -f {1}", part.path, to.path);
     host::run(&settings, &to.host, &name, b"")?;
-    let remove = format!("rm -rf {gone}\nmv {} {gone}\ndrop_volumes {gone}/disk.*\nrm -rf {gone}", from.path);
+    let remove = format!("rm -rf {gone}\nmv {} {gone}\n{drop_gone}", from.path);
     host::run(&settings, &from.host, &remove, b"").map(drop)
+}
+
+/// Whether `from` and `to` are one folder, on a host that has two names: what was put into the part under one name is
+/// seen under the other one.
+fn is_one_place(settings: &Settings, from: &Place, to: &Place, part: &Place) -> Result<bool> {
+    if from.path != to.path {
+        return Ok(false);
+    }
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|_| Failure::new(Exit::Failed, "there are no random numbers"))?;
+    let mark = format!("{}/.diskcast-mark-{}", part.path, base::hex::encode(&random));
+    host::run(settings, &to.host, &format!(": >{mark}"), b"")?;
+    let told = host::run(settings, &from.host, &format!("[ ! -e {mark} ] || echo here"), b"")?;
+    host::run(settings, &to.host, &format!("rm {mark}"), b"")?;
+    Ok(told.trim() == "here")
 }
 
 /// An image that disks of a machine lie over, by its name beside them.

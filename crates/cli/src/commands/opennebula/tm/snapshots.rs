@@ -88,7 +88,8 @@ fn of_raw(action: &str, path: &str, snapshot: u32) -> String {
         "snap_create" => format!("make_snapshot \"$v\" {kept}"),
         // The volume may have grown since.
         "snap_revert" => format!(
-            "dd if={kept} of=\"$v\" bs=1M conv=fsync status=none\n\
+            "dd if={kept} of=\"$v\" bs=1M conv=fsync status=none || {{\n\
+             echo \"the disk is not whole: go back to the snapshot again, and keep it\" >&2\nexit 1\n}}\n\
              clear_from \"$v\" \"$(blockdev --getsize64 {kept})\""
         ),
         _ => format!("[ ! -e {kept} ] || $lvm lvremove -q -y {kept} >&2"),

@@ -39,12 +39,13 @@ fn of_disks(folder: &Path) -> std::io::Result<String> {
         let name = entry.file_name().to_string_lossy().into_owned();
         if let Some(disk) = name.strip_prefix("disk.").and_then(|disk| disk.parse().ok()) {
             // A volume is a link to a device.
-            let found = std::fs::metadata(entry.path())?;
-            let bytes = match found.file_type().is_block_device() {
-                true => std::fs::File::open(entry.path())?.seek(std::io::SeekFrom::End(0))?,
-                false => found.blocks() * BLOCK_BYTES,
-            };
-            disks.push((disk, bytes.div_ceil(MIB)));
+            let bytes =
+                std::fs::metadata(entry.path()).and_then(|found| match found.file_type().is_block_device() {
+                    true => std::fs::File::open(entry.path())?.seek(std::io::SeekFrom::End(0)),
+                    false => Ok(found.blocks() * BLOCK_BYTES),
+                });
+            // It may be removed meanwhile.
+            disks.extend(bytes.ok().map(|bytes| (disk, bytes.div_ceil(MIB))));
         }
     }
     disks.sort_unstable();

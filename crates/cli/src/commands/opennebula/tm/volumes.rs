@@ -1,13 +1,11 @@
 //! Volumes of machines that move: their group is of one host, so they are sent as they are.
 
-use std::fmt::Write as _;
 use std::process::Stdio;
 
 use crate::commands::opennebula::host;
 use crate::commands::opennebula::place::{Place, is_plain};
-use crate::commands::opennebula::settings::{Form, Settings};
-use crate::commands::opennebula::vm::Machine;
-use crate::commands::opennebula::volume::{device, either};
+use crate::commands::opennebula::settings::Settings;
+use crate::commands::opennebula::volume::device;
 use crate::exit::{Exit, Failure, Result};
 
 /// A disk that is a volume, or is to be one again.
@@ -18,22 +16,27 @@ pub(super) struct Volume {
     uuid: String,
 }
 
-/// The volumes among the disks at `from`, and files that were some. `Refused` if one has snapshots, which would be
-/// lost.
-pub(super) fn list(settings: &Settings, machine: &Machine, from: &Place) -> Result<Vec<Volume>> {
-    let mut script = format!("cd {}\n", from.path);
-    for disk in machine.disks() {
-        let (number, path) = (disk.number, format!("disk.{}", disk.number));
-        let volume = format!(
-            "for snapshot in \"$v\"-snap-*; do\n[ ! -e \"$snapshot\" ] || echo snapshots {number}\ndone\n\
-             echo {number} $(blockdev --getsize64 \"$v\") $(uuid_of \"$v\")"
-        );
-        let file = match disk.form(settings)? {
-            Form::Volume => format!("[ ! -f {path} ] || echo {number} $(stat -c %s {path}) file"),
-            _ => ":".to_owned(),
-        };
-        let _ = writeln!(script, "{}", either(&path, &volume, &file));
-    }
+/// The volumes among the disks at `from`, and files that were some: they have a mark. `Refused` if one has snapshots,
+/// which would be lost.
+pub(super) fn list(settings: &Settings, from: &Place) -> Result<Vec<Volume>> {
+    let script = format!(
+        r#"cd {}
+for path in disk.*; do
+    number=${{path#disk.}}
+    case $number in *[!0-9]*) continue ;; esac
+    v=$(volume $path)
+    if [ -n "$v" ]; then
+        for snapshot in "$v"-snap-*; do
+            [ ! -e "$snapshot" ] || echo snapshots $number
+        done
+        bytes=$(blockdev --getsize64 "$v")
+        echo $number $bytes $(uuid_of "$v")
+    elif [ -f $path.volume ]; then
+        echo $number $(stat -c %s $path) file
+    fi
+done"#,
+        from.path
+    );
     let told = host::run(settings, &from.host, &script, b"")?;
     let mut volumes = Vec::new();
     for line in told.lines() {
@@ -66,7 +69,8 @@ pub(super) fn send(
     let name = format!("{}/disk.{disk}", part.path);
     let put = match rests {
         true => format!(
-            "dd of={name} bs=1M iflag=fullblock conv=sparse,fsync status=none\ntruncate -s {bytes} {name}"
+            "dd of={name} bs=1M iflag=fullblock conv=sparse,fsync status=none\n\
+             truncate -s {bytes} {name}\n: >{name}.volume"
         ),
         false => {
             let (make, device) = make(settings, to, &name, volume)?;
@@ -78,13 +82,16 @@ pub(super) fn send(
 }
 
 /// Makes volumes like those of the machine in the folder `from` on the host of `to`, whose hypervisor fills them.
-pub(super) fn make_like(settings: &Settings, machine: &Machine, from: &Place, to: &Place) -> Result<()> {
-    let forms = machine.disks().iter().map(|disk| disk.form(settings));
-    if !forms.collect::<Result<Vec<_>>>()?.contains(&Form::Volume) {
+pub(super) fn make_like(settings: &Settings, from: &Place, to: &Place) -> Result<()> {
+    if settings.volume_group.is_none() {
+        return Ok(());
+    }
+    let volumes = list(settings, from)?;
+    if volumes.is_empty() {
         return Ok(());
     }
     let mut script = format!("mkdir -p {}\n", to.path);
-    for volume in list(settings, machine, from)? {
+    for volume in volumes {
         script += &make(settings, to, &format!("{}/disk.{}", to.path, volume.disk), &volume)?.0;
     }
     host::run(settings, &to.host, &script, b"").map(drop)
@@ -97,9 +104,18 @@ fn make(settings: &Settings, folder: &Place, path: &str, volume: &Volume) -> Res
     let place = Place { host: folder.host.clone(), path: format!("{}/disk.{disk}", folder.path) };
     let device = device(settings, &place)?;
     let script = format!(
-        "if [ \"$(uuid_of {device})\" = {uuid} ]; then\n\
-         echo \"the volume group of {device} is shared with the other host, which diskcast can't do\" >&2\nexit 1\nfi\n\
-         ln -sfn {device} {path}\ndrop_volumes {path}\nmake_volume {device} {bytes}b\n"
+        r#"if [ -e {device} ]; then
+    there=$(uuid_of {device})
+    if [ -z "$there" ] || [ "$there" = {uuid} ]; then
+        echo "the volume group of {device} is shared with the other host, which diskcast can't do" >&2
+        exit 1
+    fi
+fi
+ln -sfn {device} {path}
+drop_volumes {path}
+make_volume {device} {bytes}b
+clear_from {device} {bytes}
+"#
     );
     Ok((script, device))
 }
@@ -122,6 +138,7 @@ pub(super) fn pipe(
         true => Ok(()),
         false => {
             let why = String::from_utf8_lossy(&taken.stderr).trim().to_owned();
+            let why = if why.is_empty() { format!("the sender ended: {given}") } else { why };
             let text = format!("`{from}` could not be sent to `{to}`: {why}");
             Err(Failure::new(Exit::Failed, text).hint("it is still where it was"))
         }
