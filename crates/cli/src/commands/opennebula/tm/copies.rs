@@ -148,6 +148,7 @@ struct Found {
     bytes: u64,
 }
 
+/// The version that `name` means now, as the server has it.
 fn find(context: &Context, repository: &Repository, name: &str) -> Result<Found> {
     let reference = repository::reference(name)?;
     let access = ServerAccess { token_file: Some(repository.token_file.clone()), wait: WAIT };
