@@ -123,13 +123,39 @@ pub fn length_by_table(disk: &dyn ReadAt) -> Result<Option<u64>> {
 }
 
 /// The writes that move a backup table.
-struct Move {
+pub struct Move {
     /// The backup, as byte offset and bytes: first the entries, then the header.
     backup: Vec<(u64, Vec<u8>)>,
     /// The first two blocks of the disk: boot record and primary header.
     front: Vec<u8>,
     /// The sectors of the new backup.
     sectors: Extent,
+}
+
+impl Move {
+    /// The sectors that the move writes: those of boot record and primary header, and those of the new backup.
+    #[must_use]
+    pub fn sectors(&self) -> [Extent; 2] {
+        [Extent::new(0, self.front.len() as u64 / SECTOR_BYTES), self.sectors]
+    }
+
+    /// Whether `disk` holds what the move writes. `Io` if the disk fails.
+    pub fn is_on(&self, disk: &dyn ReadAt) -> Result<bool> {
+        for (offset, bytes) in self.writes() {
+            let mut found = vec![0; bytes.len()];
+            disk.read_exact_at(&mut found, offset)?;
+            if found != bytes {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// All writes: the backup first.
+    fn writes(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let backup = self.backup.iter().map(|(offset, bytes)| (*offset, &bytes[..]));
+        backup.chain([(0, &self.front[..])])
+    }
 }
 
 /// Moves the backup table of a disk that was `made_bytes` long, with logical sectors (blocks) of `block_bytes`, to
@@ -141,37 +167,44 @@ struct Move {
 /// agree, the boot record announces the GPT, and the target is longer. `Io` if the target fails, or if the bytes that
 /// are read back differ from those written.
 pub fn move_to_end(target: &dyn WriteAt, block_bytes: u32, made_bytes: u64) -> Result<Option<Extent>> {
-    let Some(Move { backup, front, sectors }) = plan(target, u64::from(block_bytes), made_bytes)? else {
+    let Some(plan) = plan_move(target, block_bytes, made_bytes, target.geometry().size_bytes)? else {
         return Ok(None);
     };
-    for (offset, bytes) in &backup {
+    for (offset, bytes) in &plan.backup {
         target.write_all_at(bytes, *offset)?;
     }
     target.sync()?;
-    target.write_all_at(&front, 0)?;
+    target.write_all_at(&plan.front, 0)?;
     target.sync()?;
-    for (offset, bytes) in backup.iter().chain(&[(0, front)]) {
+    for (offset, bytes) in plan.writes() {
         let mut found = vec![0; bytes.len()];
-        target.read_back_at(&mut found, *offset)?;
-        if found != *bytes {
+        target.read_back_at(&mut found, offset)?;
+        if found != bytes {
             let text = format!("`{}` does not hold the GPT that was written at {offset}", target.name());
             return Err(Error::new(ErrorKind::Io, text));
         }
     }
-    Ok(Some(sectors))
+    Ok(Some(plan.sectors))
 }
 
-/// The writes for [`move_to_end`]; `None` if the table must stay where it is.
-fn plan(target: &dyn WriteAt, block_bytes: u64, made_bytes: u64) -> Result<Option<Move>> {
-    let ends = (made_bytes / block_bytes, target.geometry().size_bytes / block_bytes);
+/// What [`move_to_end`] writes if a target of `size_bytes` holds what `disk` does; `None` if the table stays where it
+/// is. `Io` if the disk fails.
+pub fn plan_move(
+    disk: &dyn ReadAt,
+    block_bytes: u32,
+    made_bytes: u64,
+    size_bytes: u64,
+) -> Result<Option<Move>> {
+    let block_bytes = u64::from(block_bytes);
+    let ends = (made_bytes / block_bytes, size_bytes / block_bytes);
     if ends.0 < 2 || ends.1 <= ends.0 {
         return Ok(None);
     }
     let (made_last, last) = (ends.0 - 1, ends.1 - 1);
-    let Some((primary, entries)) = Header::read(target, block_bytes, 1)? else { return Ok(None) };
-    let Some((backup, copies)) = Header::read(target, block_bytes, made_last)? else { return Ok(None) };
+    let Some((primary, entries)) = Header::read(disk, block_bytes, 1)? else { return Ok(None) };
+    let Some((backup, copies)) = Header::read(disk, block_bytes, made_last)? else { return Ok(None) };
     let agree = primary.u64(field::ALTERNATE_LBA) == made_last && entries == copies;
-    let Some(record) = read_blocks(target, block_bytes, 0, block_bytes)?.filter(|_| agree) else {
+    let Some(record) = read_blocks(disk, block_bytes, 0, block_bytes)?.filter(|_| agree) else {
         return Ok(None);
     };
     let Some(record) = announced(record, made_last, last) else { return Ok(None) };

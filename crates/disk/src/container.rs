@@ -1,9 +1,12 @@
-//! Recognises files that are not raw disks: disk formats of virtual machines, and compressed files. If such a file were
-//! captured as a raw disk, no machine could boot from the image.
+//! Recognises files that are not raw disks: disk formats of virtual machines, compressed files, archives, and images of
+//! other programs. If such a file were captured as a raw disk, no machine could boot from the image. An ISO image is a
+//! raw disk: many start from a stick as well, and their partition tables say so.
 //!
 //! Sources of the signatures: QEMU's `docs/interop` (qcow2, qed, parallels) and `block/*.c`, VMware's Virtual Disk
 //! Format 5.0, Microsoft's VHD specification and MS-VHDX, `Storage/VDICore.h` of VirtualBox, DMTF's DSP0243 (OVA);
-//! RFC 1952 (gzip), RFC 8878 (zstd), the `xz` and lz4 frame specifications, bzip2's manual, PKWARE's APPNOTE (zip).
+//! RFC 1952 (gzip), RFC 8878 (zstd), the `xz` and lz4 frame specifications, bzip2's manual, PKWARE's APPNOTE (zip); the
+//! headers that partclone, ntfsclone, partimage, fsarchiver, wimlib, Proxmox, libewf, Android, lzop, lzip and lrzip
+//! write.
 
 mod appliance;
 mod links;
@@ -49,7 +52,7 @@ pub enum ContainerKind {
     VirtualDisk(&'static str),
     /// An archive that holds disks of a virtual machine: [`members_of_appliance`].
     Appliance,
-    /// This command, which writes the raw disk to standard output; given without the path.
+    /// This command, in which `{}` is the path, makes a raw disk of it, or what else can be captured.
     Command(&'static str),
 }
 
@@ -73,10 +76,24 @@ const FRONTS: &[(usize, &[u8], Container)] = &[
     (0, b"\x1f\x8b\x08", packed("gzip", Compression::Gzip)),
     (0, b"\xfd7zXZ\0", packed("xz", Compression::Xz)),
     (0, b"\x28\xb5\x2f\xfd", packed("zstd", Compression::Zstd)),
-    (0, b"\x04\x22\x4d\x18", by("lz4", "lz4 -dc")),
+    (0, b"\x04\x22\x4d\x18", by("lz4", "lz4 -dc {} > disk.raw")),
+    (0, b"\x02\x21\x4c\x18", by("lz4", "lz4 -dc {} > disk.raw")),
     (4, b"1AY&SY", packed("bzip2", Compression::Bzip2)),
-    (0, b"7z\xbc\xaf\x27\x1c", by("7-Zip", "7z x -so")),
-    (0, b"PK\x03\x04", by("zip", "unzip -p")),
+    (0, b"7z\xbc\xaf\x27\x1c", by("7-Zip", "7z x -so {} > disk.raw")),
+    (0, b"PK\x03\x04", by("zip", "unzip -p {} > disk.raw")),
+    (0, b"Rar!\x1a\x07", by("RAR", "unrar p -inul {} > disk.raw")),
+    (0, b"\x89LZO\0\r\n\x1a\n", by("lzop", "lzop -dc {} > disk.raw")),
+    (0, b"LZIP", by("lzip", "lzip -dc {} > disk.raw")),
+    (0, b"LRZI", by("lrzip", "lrzip -d -o disk.raw {}")),
+    (0, b"partclone-image", by("a partclone image", "partclone.restore -W -s {} -o partition.raw")),
+    (0, b"\0ntfsclone-image", by("an ntfsclone image", "ntfsclone -r -O partition.raw {}")),
+    (0, b"PaRtImAgE-VoLuMe", by("a partimage image", "partimage restore PARTITION {}")),
+    (0, b"FsA0", by("an FSArchiver archive", "fsarchiver restfs {} id=0,dest=PARTITION")),
+    (0, b"MSWIM\0\0\0", by("a WIM", "wimapply {} 1 PARTITION")),
+    (0, b"WLPWM\0\0\0", by("a WIM", "wimapply {} 1 PARTITION")),
+    (0, b"VMA\0", by("a VMA of Proxmox", "vma extract {} FOLDER")),
+    (0, b"EVF\x09\r\n\xff\0", by("an EWF image", "ewfexport -f raw -t disk {}")),
+    (0, b"\x3a\xff\x26\xed", by("an Android sparse image", "simg2img {} disk.raw")),
 ];
 
 /// Signatures 512 bytes before the end: a VHD of fixed size is the raw disk with a footer after it.
@@ -90,8 +107,8 @@ const fn packed(name: &'static str, compression: Compression) -> Container {
     Container { name, kind: ContainerKind::Compressed(compression) }
 }
 
-const fn by(name: &'static str, tool: &'static str) -> Container {
-    Container { name, kind: ContainerKind::Command(tool) }
+const fn by(name: &'static str, command: &'static str) -> Container {
+    Container { name, kind: ContainerKind::Command(command) }
 }
 
 impl Container {
@@ -103,7 +120,7 @@ impl Container {
             ContainerKind::VirtualDisk(_) => format!("qemu-img convert -O raw {path} disk.raw"),
             ContainerKind::Compressed(_) => format!("{} -dc {path} > disk.raw", self.name),
             ContainerKind::Appliance => format!("tar -xf {path}, and then qemu-img"),
-            ContainerKind::Command(tool) => format!("{tool} {path} > disk.raw"),
+            ContainerKind::Command(command) => command.replace("{}", &path.to_string()),
         }
     }
 }
@@ -133,11 +150,13 @@ pub fn container_of(disk: &dyn ReadAt) -> Option<Container> {
         let text = front.windows(21).take(64).any(|window| window == b"# Disk DescriptorFile");
         text.then_some(qemu("VMDK", "vmdk"))
     };
-    let appliance = || {
-        let kind = ContainerKind::Appliance;
-        appliance::is_appliance(&front).then_some(Container { name: "OVA", kind })
+    let archive = || {
+        appliance::archive_of(disk, &front).map(|is_appliance| match is_appliance {
+            true => Container { name: "OVA", kind: ContainerKind::Appliance },
+            false => by("a tar archive", "tar -xf {}"),
+        })
     };
-    found.or_else(descriptor).or_else(appliance).or_else(|| {
+    found.or_else(descriptor).or_else(archive).or_else(|| {
         let mut end = [0; FRONT_BYTES];
         disk.read_exact_at(&mut end, size - FRONT_BYTES as u64).ok()?;
         ENDS.iter().find(|(magic, _)| end.starts_with(magic)).map(|(_, found)| *found)
@@ -168,6 +187,8 @@ mod tests {
         assert_eq!(container_of(&MemoryDisk::new(Vec::new())), None);
         let path = Path::new("a.vdi");
         assert_eq!(qemu("VDI", "vdi").conversion(path), "qemu-img convert -O raw a.vdi disk.raw");
+        let lz4 = FRONTS.iter().find(|(.., found)| found.name == "lz4").unwrap().2;
+        assert_eq!(lz4.conversion(path), "lz4 -dc a.vdi > disk.raw");
         assert_eq!(packed("gzip", Compression::Gzip).conversion(path), "gzip -dc a.vdi > disk.raw");
     }
 }

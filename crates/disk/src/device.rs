@@ -1,7 +1,8 @@
 //! The two traits through which all code reads and writes disks, [`ReadAt`] and [`WriteAt`]; a disk in memory for
 //! tests, and a target that discards all writes, for measurements.
 
-use base::{Error, ErrorKind, Result};
+use base::limits::SECTOR_BYTES;
+use base::{Error, ErrorKind, ExtentSet, Result, is_zero};
 use parking_lot::RwLock;
 
 /// Size and sector sizes of a disk.
@@ -63,6 +64,29 @@ pub trait WriteAt: ReadAt {
     /// Fills `buf` from `offset` of the medium, bypassing the page cache if the target can. Returns whether it bypassed
     /// the cache. Call [`WriteAt::sync`] first.
     fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool>;
+}
+
+/// What is read at once to look for zeros, in bytes.
+const READ_BYTES: usize = 1 << 20;
+
+/// How many sectors of `extents` are not zeros. `Io` if the disk fails.
+pub(crate) fn sectors_with_data(disk: &dyn ReadAt, extents: &ExtentSet) -> Result<u64> {
+    let (mut count, mut buffer) = (0, vec![0; READ_BYTES]);
+    for extent in extents.runs() {
+        let (mut at, end) = (extent.offset_bytes(), extent.end() * SECTOR_BYTES);
+        loop {
+            at = at.max(disk.next_data(at) / SECTOR_BYTES * SECTOR_BYTES);
+            if at >= end {
+                break;
+            }
+            let len = (end - at).min(READ_BYTES as u64);
+            let part = &mut buffer[..usize::try_from(len).expect("at most a buffer")];
+            disk.read_exact_at(part, at)?;
+            count += part.chunks(512).filter(|sector| !is_zero(sector)).count() as u64;
+            at += len;
+        }
+    }
+    Ok(count)
 }
 
 /// A disk in memory.

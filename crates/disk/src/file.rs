@@ -1,8 +1,9 @@
 //! What sources and targets share: the identity of a file or device, its geometry, its holes, and errors of its I/O.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, TryLockError};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use rustix::fs::SeekFrom;
@@ -52,6 +53,27 @@ pub(crate) fn identity_of(metadata: &Metadata, path: &Path) -> Result<Identity> 
     Identity::of(metadata).ok_or_else(|| {
         Error::new(ErrorKind::Refused, format!("`{}` is neither a file nor a block device", path.display()))
     })
+}
+
+/// How often the lock of another program is tried, and at what interval: half a second in all. A program that is just
+/// ending, or one that it started, may still have it.
+const CLAIM_LOOKS: u32 = 25;
+/// See [`CLAIM_LOOKS`].
+const CLAIM_PAUSE: Duration = Duration::from_millis(20);
+
+/// Locks the file at `path`, so that no other program overwrites it while this one does, whoever runs it. `Refused` if
+/// one has the lock. It ends with the last handle of `file`.
+pub(crate) fn claim(file: &File, path: &Path) -> Result<()> {
+    for look in 0.. {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if look < CLAIM_LOOKS => std::thread::park_timeout(CLAIM_PAUSE),
+            Err(TryLockError::WouldBlock) => break,
+            // What has no locks has no others either.
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(()),
+        }
+    }
+    let text = format!("`{}` is being written, or locked, by another program", path.display());
+    Err(Error::new(ErrorKind::Refused, text))
 }
 
 /// An error that says which operation (`what`) failed on `path`, with the kind that matches `source`.

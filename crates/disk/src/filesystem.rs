@@ -6,7 +6,7 @@ mod btrfs;
 mod checksum;
 mod exfat;
 mod ext;
-mod fat;
+pub(crate) mod fat;
 mod little_endian;
 pub(crate) mod lvm;
 mod ntfs;
@@ -32,6 +32,12 @@ trait AllocationReader: Sync {
     /// filesystem that was not unmounted cleanly, is inconsistent or has unknown features is [`Why::Whole`].
     /// `live`: something may write to it meanwhile. A filesystem without a mark for that is whole, too.
     fn allocated(&self, volume: &Volume, live: bool) -> std::result::Result<Allocation, Why>;
+
+    /// Where the filesystem in `volume` ends by its own words, in bytes from its start; `None` if it has none of this
+    /// family, or nobody asks. It may be damaged, and may claim more than the volume has. The only error is `Io`.
+    fn end_bytes(&self, _: &Volume) -> Result<Option<u64>> {
+        Ok(None)
+    }
 
     /// Whether `claim` does not contradict this family: it is the family's own signature, or a copy. An earlier
     /// filesystem may have left copies in free space, and no program uses a copy by itself.
@@ -107,6 +113,13 @@ pub(crate) fn identify(volume: &Volume) -> Result<Option<Filesystem>> {
     let claims = signature::find(volume)?;
     let read = reader_of(&claims).map_or(Ok(None), |reader| reader.probe(volume))?;
     Ok(read.or_else(|| claims.first().map(unread)))
+}
+
+/// Where the filesystem in `volume` ends by its own words, in bytes; `None` if that is not known. It may claim more
+/// than the volume has. `Io` if the disk fails.
+pub(crate) fn end_bytes(volume: &Volume) -> Result<Option<u64>> {
+    let claims = signature::find(volume)?;
+    reader_of(&claims).map_or(Ok(None), |reader| reader.end_bytes(volume))
 }
 
 /// Finds the format of `volume` and the sectors that matter. `Io` if the disk fails; any other problem is a reason to

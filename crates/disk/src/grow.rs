@@ -6,19 +6,25 @@ use std::path::Path;
 
 use base::{Error, ErrorKind, Extent, Result};
 
+mod before;
+mod gpt;
 mod volume;
 mod way;
 
 use crate::tools::{self, Attached};
 use crate::{
-    DiskMap, Partition, ReadAt, SurveyOptions, TableKind, TargetOptions, backup_gpt, open_source,
-    open_target, preflight, sfdisk, survey,
+    DiskMap, Geometry, Partition, ReadAt, SurveyOptions, TableKind, TargetOptions, backup_gpt, open_source,
+    open_target, preflight, sfdisk, survey, table,
 };
-pub use volume::GrownVolume;
+use before::Before;
+pub use volume::{GrownVolume, check_volume};
 use way::{WAYS, Way, enlarge, refuse_mounted};
 
 /// Types of partitions that stand last on many disks and that nobody means: Windows' recovery, by GUID and by MBR type.
 const RECOVERY: [&str; 2] = ["de94bba4-06d1-4d40-a16a-bfd50179d6ac", "27"];
+
+/// The sectors that an MBR reaches, in logical sectors: it has 32 bits for a start and for a size.
+const MBR_SECTORS: u64 = u32::MAX as u64;
 
 /// A partition as the choice needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +81,8 @@ pub struct Wish {
     pub number: Option<u32>,
     /// The logical volume in it; `None` for the only one that can grow.
     pub volume: Option<String>,
+    /// Turn an MBR into a GPT first, which reaches beyond 2^32 sectors.
+    pub to_gpt: bool,
 }
 
 /// Chooses the partition that can grow when the disk becomes larger: number `wanted`, or the last one. `Refused`, with
@@ -131,18 +139,21 @@ pub fn slots(map: &DiskMap) -> Vec<Slot> {
 /// Grows the partition that `wish` names, or the last one, of the disk at `path` to the end of the disk, and its
 /// filesystem with it; of LVM, the logical volume that `wish` names, or the only one that can grow. `None` if there is
 /// nothing to gain. Does nothing twice: after a crash it can be called again. `Refused` if the disk is in use or
-/// nothing can grow; `Io` if a tool fails, with its words.
+/// nothing can grow; `Io` if a tool fails, with its words. After an error the disk is as it was, unless the filesystem
+/// is larger already.
 pub fn grow(path: &Path, wish: &Wish) -> Result<Option<Grown>> {
     let wanted = wish.number;
-    let look = || survey(&open_source(path)?, &SurveyOptions::default());
-    let before = look()?;
+    let before = look(path)?;
+    if wish.to_gpt {
+        gpt::check(path, &before)?;
+    }
     let geometry = before.geometry;
     preflight(path, geometry, None)?;
     let choice = choose(&slots(&before), wanted)?;
     choice.check()?;
     if choice.way == Way::Lvm {
         let extent = extent_of(&before, choice.number).unwrap_or(Extent::new(0, 0));
-        volume::check(path, extent, wish.volume.as_deref())?;
+        check_volume(&open_source(path)?, extent, wish.volume.as_deref())?;
     } else if wish.volume.is_some() {
         let text = format!("{} holds {}, and no logical volumes", place(choice.number), choice.kind);
         return Err(Error::new(ErrorKind::Refused, text));
@@ -150,19 +161,52 @@ pub fn grow(path: &Path, wish: &Wish) -> Result<Option<Grown>> {
     if choice.way == Way::Btrfs {
         refuse_mounted_twin(&before, choice.number)?;
     }
+    let Some(old) = extent_of(&before, choice.number) else {
+        return Err(Error::new(ErrorKind::Corrupt, format!("{} has no place", place(choice.number))));
+    };
+    let kept = Before::of(path, old, choice.way == Way::Lvm, wish.volume.as_deref())?;
+    let grown = if wish.to_gpt { convert(path, &before) } else { Ok(before) }
+        .and_then(|before| change(path, wish, &before, &choice));
+    grown.map_err(|error| kept.put_back(path, &place(choice.number), error))
+}
+
+/// Turns the MBR of the disk into a GPT, and returns what the disk is then.
+fn convert(path: &Path, before: &DiskMap) -> Result<DiskMap> {
+    let whole = Attached::whole(path, before.geometry)?;
+    gpt::convert(whole.path(), before)?;
+    whole.end()?;
+    let after = look(path)?;
+    let places = |map: &DiskMap| {
+        map.partitions.iter().map(|partition| (partition.number, partition.extent)).collect::<Vec<_>>()
+    };
+    if after.table != TableKind::Gpt || places(before) != places(&after) {
+        return Err(Error::new(ErrorKind::Corrupt, "the GPT is another than planned"));
+    }
+    Ok(after)
+}
+
+/// Refuses, with the reason, if the MBR of the disk at `path` can't become a GPT, as [`Wish::to_gpt`] asks: machines
+/// may start from it, or there is no room. `Io`.
+pub fn check_gpt(path: &Path) -> Result<()> {
+    gpt::check(path, &look(path)?)
+}
+
+/// Grows the chosen partition, and what it holds.
+fn change(path: &Path, wish: &Wish, before: &DiskMap, choice: &Choice) -> Result<Option<Grown>> {
+    let geometry = before.geometry;
     move_backup(path, geometry.logical_sector_bytes)?;
     if choice.number > 0 {
         let whole = Attached::whole(path, geometry)?;
-        extend(whole.path(), &before, choice.number)?;
+        extend(whole.path(), before, choice.number)?;
         whole.end()?;
     }
-    let after = look()?;
+    let after = look(path)?;
     let numbers = |map: &DiskMap| map.partitions.iter().map(|partition| partition.number).collect::<Vec<_>>();
-    let (Some(old), Some(new)) = (extent_of(&before, choice.number), extent_of(&after, choice.number)) else {
+    let (Some(old), Some(new)) = (extent_of(before, choice.number), extent_of(&after, choice.number)) else {
         let text = format!("{} is gone after it grew", place(choice.number));
         return Err(Error::new(ErrorKind::Corrupt, text));
     };
-    if new.start != old.start || new.count < old.count || numbers(&before) != numbers(&after) {
+    if new.start != old.start || new.count < old.count || numbers(before) != numbers(&after) {
         let text = format!("{} is at another place after it grew", place(choice.number));
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
@@ -183,6 +227,19 @@ pub fn grow(path: &Path, wish: &Wish) -> Result<Option<Grown>> {
     Ok(grew.then_some(Grown { number: choice.number, kind: choice.kind, bytes, volume }))
 }
 
+fn look(path: &Path) -> Result<DiskMap> {
+    survey(&open_source(path)?, &SurveyOptions::default())
+}
+
+/// How many bytes at the end of the disk at `path` no partition can have: an MBR counts sectors with 32 bits. `Io`.
+pub fn out_of_reach(path: &Path) -> Result<u64> {
+    let disk = open_source(path)?;
+    let Geometry { size_bytes, logical_sector_bytes, .. } = disk.geometry();
+    let is_mbr = table::read(&disk)?.kind == TableKind::Mbr;
+    let reach = u64::from(logical_sector_bytes) * MBR_SECTORS;
+    Ok(if is_mbr { size_bytes.saturating_sub(reach) } else { 0 })
+}
+
 /// Where partition `number` lies.
 fn extent_of(map: &DiskMap, number: u32) -> Option<Extent> {
     map.partitions.iter().find(|partition| partition.number == number).map(|partition| partition.extent)
@@ -201,19 +258,35 @@ fn move_backup(path: &Path, sector_bytes: u32) -> Result<()> {
 }
 
 /// Extends the partition's entry in the table of the whole disk at `device`; for a logical one, the extended partition
-/// before.
+/// before. Its end is computed here: sfdisk's own `+` wraps where an MBR's 32 bits end, and makes the partition
+/// smaller.
 fn extend(device: &Path, map: &DiskMap, number: u32) -> Result<()> {
-    let to_end = |number: u32| match sfdisk::apply(device, &[&format!("-N{number}")], ", +\n") {
-        // It says so if the partition reaches the end already.
-        Err(error) if error.to_string().contains("No free sectors available") => Ok(()),
-        other => other,
+    let dump = sfdisk::dump(device)?;
+    let last = || dump.lines().find_map(|line| line.strip_prefix("last-lba:")?.trim().parse::<u64>().ok());
+    let geometry = map.geometry;
+    let end = match map.table {
+        TableKind::Gpt => last().map_or(0, |last| last + 1),
+        _ => (geometry.size_bytes / u64::from(geometry.logical_sector_bytes)).min(MBR_SECTORS),
+    };
+    let to_end = |line: &str| {
+        let (Some(number), Some(start), Some(size)) =
+            (sfdisk::number_of(line), sfdisk::field(line, "start="), sfdisk::field(line, "size="))
+        else {
+            return Err(sfdisk::unreadable(line));
+        };
+        match end.saturating_sub(start) {
+            more if more > size => sfdisk::apply(device, &[&format!("-N{number}")], &format!(", {more}\n")),
+            _ => Ok(()),
+        }
+    };
+    let find = |is_it: &dyn Fn(&&str) -> bool, what: &str| {
+        let found = sfdisk::partitions(&dump).find(is_it);
+        found.ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("the disk has no {what}")))
     };
     if map.table == TableKind::Mbr && number >= 5 {
-        let dump = sfdisk::dump(device)?;
-        let slot = dump.lines().find(|line| sfdisk::is_extended(line)).and_then(sfdisk::number_of);
-        to_end(slot.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the disk has no extended partition"))?)?;
+        to_end(find(&|line| sfdisk::is_extended(line), "extended partition")?)?;
     }
-    to_end(number)
+    to_end(find(&|line| sfdisk::number_of(line) == Some(number), &place(number))?)
 }
 
 /// Refuses if a btrfs with the same UUID is mounted on this machine: the kernel would take both for parts of one.

@@ -1,7 +1,7 @@
 //! Finds out whether a target is in use by a mount, swap space, a device mapper, a loop device or the source (proc(5),
 //! Linux Documentation/ABI/testing/sysfs-block).
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use base::Result;
@@ -67,12 +67,24 @@ pub(crate) fn use_of_file(identity: Identity) -> Result<Option<String>> {
 pub(crate) fn loops_over(identity: Identity) -> Vec<PathBuf> {
     let folders = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|entry| entry.path());
     let is_over = |folder: &PathBuf| {
-        let backing = fs::read_to_string(folder.join("loop/backing_file")).ok();
-        backing.is_some_and(|path| {
-            identify(Path::new(path.trim_end_matches('\n'))).is_ok_and(|found| found == identity)
-        })
+        let Ok(path) = fs::read_to_string(folder.join("loop/backing_file")) else { return false };
+        // A path of another mount namespace means nothing here, and a removed file has none: the kernel knows better.
+        let by_path = identify(Path::new(path.trim_end_matches('\n'))).ok();
+        by_path == Some(identity)
+            || File::open(node_of(folder)).is_ok_and(|device| is_behind(&device, identity))
     };
     folders.filter(is_over).collect()
+}
+
+fn is_behind(device: &File, identity: Identity) -> bool {
+    crate::ioctl::behind_loop(device) == Ok(identity)
+}
+
+/// The device that sysfs describes in `folder`.
+pub(crate) fn node_of(folder: &Path) -> PathBuf {
+    // In sysfs, `!` stands for a slash in a device's name.
+    let name = folder.file_name().unwrap_or_default().to_string_lossy().replace('!', "/");
+    Path::new("/dev").join(name)
 }
 
 /// The sysfs folder of the block device `rdev`: a symbolic link, which for a partition leads into its disk's folder.

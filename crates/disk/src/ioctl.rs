@@ -1,5 +1,5 @@
-//! The system calls that have no safe wrapper: discarding on a block device, freezing a filesystem (`linux/fs.h`), and
-//! leases (fcntl(2)).
+//! The system calls that have no safe wrapper: discarding on a block device, freezing a filesystem (`linux/fs.h`),
+//! what a loop device is attached to (`linux/loop.h`), where a file lies (`linux/fiemap.h`), and leases (fcntl(2)).
 #![expect(unsafe_code, reason = "these calls pass pointers, or have no wrapper")]
 
 use std::ffi::c_int;
@@ -7,7 +7,9 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use rustix::io::Errno;
-use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{Getter, Opcode, Setter, Updater, ioctl, opcode};
+
+use crate::file::Identity;
 
 /// `_IO(0x12, 119)`; its argument points to two 64-bit numbers.
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
@@ -35,6 +37,81 @@ pub(crate) fn freeze(place: &File) -> Result<(), Errno> {
 pub(crate) fn thaw(place: &File) -> Result<(), Errno> {
     // SAFETY: as for FIFREEZE.
     unsafe { ioctl(place, Setter::<FITHAW, c_int>::new(0)) }
+}
+
+/// `LOOP_GET_STATUS64`; its argument points to a `struct loop_info64`.
+const LOOP_GET_STATUS64: Opcode = 0x4C05;
+/// The length of that structure, in words of 64 bits: three of them are the backing file's device, inode and number.
+const LOOP_INFO_WORDS: usize = 29;
+
+/// What the loop device `device` is attached to. The path in sysfs may mean another file here, or none.
+pub(crate) fn behind_loop(device: &File) -> Result<Identity, Errno> {
+    // SAFETY: LOOP_GET_STATUS64 writes a `struct loop_info64`, 232 bytes that are valid for every content
+    // (`linux/loop.h`, drivers/block/loop.c).
+    let [dev, ino, rdev, ..] =
+        unsafe { ioctl(device, Getter::<LOOP_GET_STATUS64, [u64; LOOP_INFO_WORDS]>::new()) }?;
+    Ok(if rdev == 0 { Identity::File { dev, ino } } else { Identity::Device { rdev } })
+}
+
+/// `_IOWR('f', 11, struct fiemap)`, whose fixed part has 32 bytes.
+const FIEMAP: Opcode = opcode::read_write::<[u8; 32]>(b'f', 11);
+/// Extents that one call returns.
+const FIEMAP_EXTENTS: u32 = 64;
+/// `FIEMAP_EXTENT_LAST`.
+const EXTENT_LAST: u32 = 1;
+/// `FIEMAP_EXTENT_UNKNOWN`, `_DELALLOC` and `_ENCODED`: it has no place on the device, or holds something else there.
+const EXTENT_ELSEWHERE: u32 = 2 | 4 | 8;
+
+/// `struct fiemap`.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; FIEMAP_EXTENTS as usize],
+}
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_more: [u32; 3],
+}
+
+/// Where the content of `file` lies on its filesystem's device: pairs of byte offset and length. `OPNOTSUPP` if the
+/// filesystem does not tell.
+pub(crate) fn places_of(file: &File) -> Result<Vec<(u64, u64)>, Errno> {
+    let mut places = Vec::new();
+    let mut start = 0;
+    loop {
+        let mut map = Fiemap {
+            start,
+            length: u64::MAX - start,
+            flags: 0,
+            mapped_extents: 0,
+            extent_count: FIEMAP_EXTENTS,
+            reserved: 0,
+            extents: [FiemapExtent::default(); FIEMAP_EXTENTS as usize],
+        };
+        // SAFETY: FIEMAP reads and fills in a `struct fiemap` with room for `extent_count` extents behind it; `Fiemap`
+        // is laid out so, and outlives the call.
+        unsafe { ioctl(file, Updater::<FIEMAP, Fiemap>::new(&mut map)) }?;
+        let found = &map.extents[..FIEMAP_EXTENTS.min(map.mapped_extents) as usize];
+        let there = found.iter().filter(|extent| extent.flags & EXTENT_ELSEWHERE == 0);
+        places.extend(there.map(|extent| (extent.physical, extent.length)));
+        match found.last() {
+            Some(last) if last.flags & EXTENT_LAST == 0 => start = last.logical + last.length,
+            _ => return Ok(places),
+        }
+    }
 }
 
 /// `asm-generic/fcntl.h`: chooses the signal that the kernel sends when another process breaks a lease.

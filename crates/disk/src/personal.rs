@@ -5,6 +5,7 @@ mod boot_entry;
 mod esp;
 mod ids;
 mod parts;
+mod references;
 mod root;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use base::{Error, ErrorKind, Result};
 use crate::grow::Slot;
 use crate::tools::{self, run};
 use crate::{SurveyOptions, TableKind, open_source, preflight, survey};
+pub use ids::STALE;
 use parts::{Disk, Done, ROOTS, Rooted};
 use root::Root;
 
@@ -40,6 +42,8 @@ const INSIDE: &str = "\
 pub struct Personal {
     /// New GUIDs of disk and partitions, with the references to them; a new machine-id and new SSH host keys.
     pub new_identity: bool,
+    /// Whether that goes on even if files that can't be changed name old identifiers.
+    pub accepts_stale: bool,
     /// The host name.
     pub host_name: Option<String>,
     /// A folder with the files of cloud-init's data source NoCloud.
@@ -68,7 +72,8 @@ impl Personal {
     }
 
     /// Checks, before an install, that it can be done on a disk with these partitions. `Refused`, with the reason: no
-    /// Linux root that can be mounted, Windows with new GUIDs, a missing tool or file, another user than root.
+    /// Linux root that can be mounted, Windows with new GUIDs, no EFI system partition, a missing tool or file, another
+    /// user than root.
     pub fn check(&self, slots: &[Slot]) -> Result<()> {
         let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
         if !self.is_any() {
@@ -98,10 +103,13 @@ impl Personal {
         {
             return refused(format!("`{}` is no absolute path of a file", to.display()));
         }
-        tools::check("this", &self.tools(slots))
+        if self.uefi_fallback && !slots.iter().any(esp::is_slot) {
+            return refused(esp::NONE.to_owned());
+        }
+        tools::check("this", &self.tools())
     }
 
-    fn tools(&self, slots: &[Slot]) -> Vec<&'static str> {
+    fn tools(&self) -> Vec<&'static str> {
         let mut tools = vec!["losetup", "mount", "umount"];
         if self.new_identity {
             tools.extend(["sfdisk", "ssh-keygen"]);
@@ -109,9 +117,8 @@ impl Personal {
         if self.script.is_some() {
             tools.extend(["unshare", "chroot", "setpriv"]);
         }
-        let has_esp = slots.iter().any(|slot| esp::TYPES.contains(&slot.type_id.as_str()));
         let enters = self.boot_entry && boot_entry::is_possible();
-        if self.uefi_fallback || enters || (self.new_identity && has_esp) {
+        if self.uefi_fallback || enters {
             tools.extend(["mdir", "mcopy", "mmd"]);
         }
         if enters {
@@ -120,8 +127,9 @@ impl Personal {
         tools
     }
 
-    /// Does it on the disk at `path`, and tells what was done. `Refused` as [`Personal::check`], or if the disk is in
-    /// use; `NotFound` if no filesystem holds a Linux root; `Io` if a tool or the script fails, with its words.
+    /// Does it on the disk at `path`, and tells what was done. `Refused` as [`Personal::check`], if the disk is in use,
+    /// or if files name old identifiers that can't be changed ([`STALE`]); `NotFound` if no filesystem holds a Linux
+    /// root; `Io` if a tool or the script fails, with its words.
     pub fn apply(&self, path: &Path) -> Result<Vec<String>> {
         let mut done = Vec::new();
         if !self.is_any() {
@@ -131,12 +139,15 @@ impl Personal {
         preflight(path, map.geometry, None)?;
         self.check(&crate::grow::slots(&map))?;
         let disk = Disk { path, map: &map };
+        let mut machine = None;
         if self.needs_root() {
             // Before anything changes: what can't be mounted now can't be later.
-            disk.root()?.end()?;
+            let mounted = disk.root()?;
+            machine = mounted.root.read("etc/machine-id")?;
+            mounted.end()?;
         }
         if self.new_identity && map.table != TableKind::None {
-            ids::renew(&disk, &mut done)?;
+            ids::renew(&disk, machine.as_deref(), self.accepts_stale, &mut done)?;
         }
         if self.uefi_fallback {
             esp::ensure_loader(&disk, &mut done)?;
@@ -205,7 +216,7 @@ fn reset(root: &Root, done: &mut Done) -> Result<()> {
     }
     keys.iter().try_for_each(|name| root.remove(Path::new("etc/ssh").join(name)))?;
     let failed = |error| Error::from_io("make SSH host keys", error);
-    let folder = tempfile::tempdir().map_err(failed)?;
+    let folder = crate::scratch::private_folder(None).map_err(failed)?;
     let made = folder.path().join("etc/ssh");
     std::fs::create_dir_all(&made).map_err(failed)?;
     run("ssh-keygen", &["-A", "-f"], &[folder.path()], None)?;
@@ -313,6 +324,7 @@ mod tests {
                 &["ext4"],
                 "no absolute path",
             ),
+            (&Personal { uefi_fallback: true, ..Personal::default() }, &["ext4", "vfat"], "no EFI system"),
         ] {
             let slots: Vec<_> = kinds.iter().map(|kind| slot(kind)).collect();
             let error = personal.check(&slots).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use base::Result;
+use base::{Error, ErrorKind, Result};
 
 use crate::tools::run;
 
@@ -19,6 +19,27 @@ pub(crate) fn dump(device: &Path) -> Result<String> {
 pub(crate) fn apply(device: &Path, more: &[&str], script: &str) -> Result<()> {
     let arguments = ["--quiet", "--no-reread", "--no-tell-kernel", "--wipe=never", "--wipe-partitions=never"];
     run("sfdisk", &[&arguments[..], more].concat(), &[device], Some(script)).map(drop)
+}
+
+/// The value of a field in a line of a dump, such as `start=`.
+pub(crate) fn field(line: &str, name: &str) -> Option<u64> {
+    let found = line.split([',', ':']).find_map(|field| field.trim().strip_prefix(name))?;
+    found.trim().parse().ok()
+}
+
+/// The lines of a dump that describe partitions.
+pub(crate) fn partitions(dump: &str) -> impl Iterator<Item = &str> {
+    dump.lines().filter(|line| is_partition(line))
+}
+
+/// Whether a line of a dump describes a partition.
+pub(crate) fn is_partition(line: &str) -> bool {
+    line.contains(" : start=")
+}
+
+/// The error about a line that has not what a dump's should.
+pub(crate) fn unreadable(line: &str) -> Error {
+    Error::new(ErrorKind::Io, format!("sfdisk printed `{line}`"))
 }
 
 /// The number of the partition in a line of a dump: `/dev/loop0p4 : start=`.

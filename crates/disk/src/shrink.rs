@@ -8,11 +8,12 @@ use std::path::Path;
 
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
-use base::{Error, ErrorKind, Extent, ExtentSet, Result, is_zero};
+use base::{Error, ErrorKind, Extent, ExtentSet, Result};
 
+use crate::device::sectors_with_data;
 use crate::grow::{place, refuse_mounted_twin};
 use crate::position::set_hidden_sectors;
-use crate::tools::{self, Attached, Mounted, run, run_with};
+use crate::tools::{self, Attached, Mounted, number_after, run, run_with};
 use crate::{
     DiskMap, Geometry, Partition, ReadAt as _, SurveyOptions, TableKind, open_source, sfdisk, survey,
 };
@@ -31,7 +32,7 @@ const WAYS: &[(&str, Way, &[&str])] = &[
     ("ext3", Way::Ext, &["e2fsck", "resize2fs", "dumpe2fs"]),
     ("ext4", Way::Ext, &["e2fsck", "resize2fs", "dumpe2fs"]),
     ("btrfs", Way::Btrfs, &["mount", "umount", "btrfs"]),
-    ("ntfs", Way::Ntfs, &["ntfsresize"]),
+    ("ntfs", Way::Ntfs, &["ntfsresize", "ntfsfix"]),
 ];
 /// Partitions move by multiples of this many sectors, 1 MiB, so that they stay aligned.
 const ALIGNED: u64 = 2048;
@@ -110,11 +111,29 @@ pub fn plan(path: &Path, disk_bytes: u64, wanted: Option<u32>) -> Result<Plan> {
 pub fn shrink(path: &Path, plan: &Plan) -> Result<()> {
     let before = look(path)?;
     let unit = before.geometry.logical_sector_bytes;
+    // What moves may cover the boot records of an extended partition, so the table is read first.
+    let table = match before.table {
+        TableKind::None => None,
+        _ => {
+            let whole = Attached::whole(path, before.geometry)?;
+            let dump = sfdisk::dump(whole.path())?;
+            whole.end()?;
+            Some(rewritten(&dump, plan, u64::from(unit) / SECTOR_BYTES)?)
+        }
+    };
     if let Some((way, number)) = plan.way.zip(plan.number) {
         let extent = extent_of(&before, number)?;
         let device = Attached::over(path, extent, unit)?;
         lessen(way, device.path(), plan.bytes.1)?;
         device.end()?;
+        if way == Way::Ntfs {
+            // ntfsresize asks Windows for a check, and a volume that is marked so is captured whole. What it made is
+            // checked below.
+            let sectors = plan.bytes.1 / SECTOR_BYTES;
+            let device = Attached::over(path, Extent::new(extent.start, sectors), unit)?;
+            run("ntfsfix", &["--clear-dirty"], &[device.path()], None)?;
+            device.end()?;
+        }
     }
     let file = File::options().read(true).write(true).open(path);
     let file = file.map_err(|error| Error::from_io(format!("open `{}`", path.display()), error))?;
@@ -122,19 +141,14 @@ pub fn shrink(path: &Path, plan: &Plan) -> Result<()> {
     for number in &plan.moved {
         move_down(&file, extent_of(&before, *number)?, plan.by, unit).map_err(io)?;
     }
-    if before.table == TableKind::None {
-        file.set_len(plan.disk_bytes).map_err(io)?;
-    } else {
+    file.set_len(plan.disk_bytes).map_err(io)?;
+    if let Some(table) = table {
         // With the boot flag of the first entry, which a new GPT clears.
         let mut boot = [0; BOOT_BYTES + 1];
         file.read_exact_at(&mut boot, 0).map_err(io)?;
-        let whole = Attached::whole(path, before.geometry)?;
-        let dump = sfdisk::dump(whole.path())?;
-        whole.end()?;
-        file.set_len(plan.disk_bytes).map_err(io)?;
         let size_bytes = plan.disk_bytes;
         let whole = Attached::whole(path, Geometry { size_bytes, ..before.geometry })?;
-        sfdisk::apply(whole.path(), &[], &rewritten(&dump, plan, u64::from(unit) / SECTOR_BYTES)?)?;
+        sfdisk::apply(whole.path(), &[], &table)?;
         whole.end()?;
         // A new table clears the boot code.
         let kept = if before.table == TableKind::Gpt { &boot[..] } else { &boot[..BOOT_BYTES] };
@@ -258,39 +272,16 @@ fn refuse_losses(path: &Path, map: &DiskMap, plan: &Plan) -> Result<()> {
     partitions.iter().for_each(|partition| gaps.remove(partition.extent));
     // Each logical partition has a sector of the table before it.
     let tables = partitions.iter().filter(|it| map.table == TableKind::Mbr && it.number >= 5).count() as u64;
-    if sectors_with_data(path, &gaps)? > tables * unit {
+    if sectors_with_data(&open_source(path)?, &gaps)? > tables * unit {
         return refused("something that is in no partition lies behind what would shrink".to_owned());
     }
     Ok(())
 }
 
-/// How many sectors of `extents` are not zeros.
-fn sectors_with_data(path: &Path, extents: &ExtentSet) -> Result<u64> {
-    let disk = open_source(path)?;
-    let (mut count, mut buffer) = (0, vec![0; COPIED]);
-    for extent in extents.runs() {
-        let (mut at, end) = (extent.offset_bytes(), extent.end() * SECTOR_BYTES);
-        loop {
-            at = at.max(disk.next_data(at) / SECTOR_BYTES * SECTOR_BYTES);
-            if at >= end {
-                break;
-            }
-            let len = (end - at).min(COPIED as u64);
-            let part = &mut buffer[..usize::try_from(len).expect("at most a buffer")];
-            disk.read_exact_at(part, at)?;
-            count += part.chunks(512).filter(|sector| !is_zero(sector)).count() as u64;
-            at += len;
-        }
-    }
-    Ok(count)
-}
-
-/// The number after `words` in what a tool printed.
-fn number_after(printed: &str, words: &str) -> Result<u64> {
-    let rest = printed.find(words).map_or("", |at| printed[at + words.len()..].trim_start());
-    let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+/// The number after `words` in what a tool printed. `Io` if there is none.
+fn told_number(printed: &str, words: &str) -> Result<u64> {
     let text = || format!("a tool did not print `{words}` and a number");
-    digits.parse().map_err(|_| Error::new(ErrorKind::Io, text()))
+    number_after(printed, words).ok_or_else(|| Error::new(ErrorKind::Io, text()))
 }
 
 /// The least size of the filesystem on `device`, in bytes.
@@ -301,18 +292,18 @@ fn least(way: Way, device: &Path) -> Result<u64> {
             run_with(&[0, 1], "e2fsck", &["-f", "-p"], &[device], None)?;
             // What is in use. resize2fs -P adds to that what extents could need at worst, often as much again.
             let told = run("dumpe2fs", &["-h"], &[device], None)?;
-            let count = |words| number_after(&told, words);
+            let count = |words| told_number(&told, words);
             Ok((count("Block count:")?.saturating_sub(count("Free blocks:")?)) * count("Block size:")?)
         }
         Way::Btrfs => {
             let mounted = Mounted::at(device, "btrfs", "nosuid,nodev,noexec")?;
             let printed = run("btrfs", &["inspect-internal", "min-dev-size"], &[mounted.path()], None)?;
             mounted.end()?;
-            number_after(&printed, "")
+            told_number(&printed, "")
         }
         Way::Ntfs => {
             let arguments = ["--info", "--force", "--no-progress-bar"];
-            number_after(&run("ntfsresize", &arguments, &[device], None)?, "You might resize at")
+            told_number(&run("ntfsresize", &arguments, &[device], None)?, "You might resize at")
         }
     }
 }
@@ -370,16 +361,13 @@ fn move_down(file: &File, extent: Extent, by: u64, unit: u32) -> std::io::Result
 /// The table that `sfdisk` printed, as it is to be. `ratio`: sectors of 512 bytes in one of the disk's.
 fn rewritten(dump: &str, plan: &Plan, ratio: u64) -> Result<String> {
     let by = plan.by / ratio;
-    let field = |line: &str, name: &str| {
-        let found = line.split([',', ':']).find_map(|field| field.trim().strip_prefix(name))?;
-        found.trim().parse::<u64>().ok()
-    };
-    let entries: Vec<_> = dump.lines().filter(|line| line.contains(" : start=")).collect();
-    let shrunk = entries.iter().find(|line| plan.number.is_some() && sfdisk::number_of(line) == plan.number);
+    let field = sfdisk::field;
+    let shrunk =
+        sfdisk::partitions(dump).find(|line| plan.number.is_some() && sfdisk::number_of(line) == plan.number);
     let start_of_shrunk = shrunk.and_then(|line| field(line, "start=")).unwrap_or(u64::MAX);
     let mut table = String::new();
     for line in dump.lines() {
-        if !line.contains(" : start=") {
+        if !sfdisk::is_partition(line) {
             // Where a GPT's last usable sector is depends on the size.
             if !line.starts_with("last-lba:") && !line.starts_with("device:") {
                 table.push_str(line);
@@ -387,7 +375,7 @@ fn rewritten(dump: &str, plan: &Plan, ratio: u64) -> Result<String> {
             }
             continue;
         }
-        let unreadable = || Error::new(ErrorKind::Io, format!("sfdisk printed `{line}`"));
+        let unreadable = || sfdisk::unreadable(line);
         let (Some(number), Some(start), Some(size)) =
             (sfdisk::number_of(line), field(line, "start="), field(line, "size="))
         else {

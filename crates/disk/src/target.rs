@@ -10,7 +10,7 @@ use base::{Error, ErrorKind, Result};
 use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::file::{Identity, device_geometry, identify, io_error, next_data};
+use crate::file::{Identity, claim, device_geometry, identify, io_error, next_data};
 use crate::{Geometry, ReadAt, WriteAt};
 
 /// Alignment in bytes of the offsets, lengths and buffers of direct reads; every device and filesystem accepts it.
@@ -31,6 +31,8 @@ pub struct TargetOptions {
     pub file_sector_bytes: Option<u32>,
     /// Open a device even if it is in use.
     pub force: bool,
+    /// Refuse a file that another program has open with this option. A device is always refused then.
+    pub alone: bool,
 }
 
 /// A raw file or block device, open for writing.
@@ -64,6 +66,9 @@ pub fn open_target(path: &Path, options: &TargetOptions) -> Result<Target> {
         .custom_flags(exclusive.bits().cast_signed())
         .open(path)
         .map_err(|e| io_error("open", path, e))?;
+    if options.alone && !is_device {
+        claim(&file, path)?;
+    }
     let geometry =
         if is_device { device_geometry(&file, path)? } else { file_geometry(&file, path, options)? };
     let direct = OpenOptions::new()

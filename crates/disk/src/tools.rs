@@ -6,12 +6,14 @@ use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use base::limits::SECTOR_BYTES;
 use base::{Error, ErrorKind, Extent, Result};
 use rustix::process::geteuid;
 
 use crate::Geometry;
+use crate::scratch::private_folder;
 
 /// Where tools lie that a plain user's search path leaves out.
 const MORE_PATHS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -80,6 +82,12 @@ pub(crate) fn run_with(
     Err(Error::new(ErrorKind::Io, format!("{tool} failed: {last}")))
 }
 
+/// The number after `words` in what a tool printed.
+pub(crate) fn number_after(printed: &str, words: &str) -> Option<u64> {
+    let rest = printed.find(words).map(|at| printed[at + words.len()..].trim_start())?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
 /// Starts `tool`, which goes on after this process has ended. Nobody hears what becomes of it.
 pub(crate) fn leave_behind(tool: &str, arguments: &[&str], paths: &[&Path]) {
     let paths = paths.iter().map(|path| path.as_os_str());
@@ -110,11 +118,20 @@ impl Attached {
     }
 
     pub(crate) fn over(path: &Path, part: Extent, sector_bytes: u32) -> Result<Self> {
+        Self::with(&[], path, part, sector_bytes)
+    }
+
+    /// One that can't be written.
+    pub(crate) fn to_read(path: &Path, part: Extent, sector_bytes: u32) -> Result<Self> {
+        Self::with(&["--read-only"], path, part, sector_bytes)
+    }
+
+    fn with(more: &[&str], path: &Path, part: Extent, sector_bytes: u32) -> Result<Self> {
         let (offset, size) = (part.offset_bytes().to_string(), part.len_bytes().to_string());
         let sector = sector_bytes.to_string();
         let arguments =
             ["--find", "--show", "--offset", &offset, "--sizelimit", &size, "--sector-size", &sector];
-        let device = run("losetup", &arguments, &[path], None)?;
+        let device = run("losetup", &[&arguments, more].concat(), &[path], None)?;
         Ok(Self { device: PathBuf::from(device.trim()), ended: false })
     }
 
@@ -165,6 +182,8 @@ impl Drop for Attached {
         if !self.ended {
             self.release();
             let _ = run("losetup", &["--detach"], &[&self.device], None);
+            // What is put back after an error must find the disk free.
+            self.wait();
         }
     }
 }
@@ -186,21 +205,37 @@ fn holders(device: &Path) -> Vec<String> {
     found
 }
 
+/// Removes a folder where nothing is mounted any more, and the one above it.
+fn remove(folder: &Path) {
+    if std::fs::remove_dir(folder).is_ok() {
+        let _ = folder.parent().map(std::fs::remove_dir);
+    }
+}
+
+/// How often a mounted filesystem that is busy is tried again, and how long after each time.
+const UNMOUNT_TRIES: u32 = 100;
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
+
 /// A mounted filesystem, in a folder of its own.
 pub(crate) struct Mounted {
-    /// Only removed when it is empty, that is, when nothing is mounted there.
+    /// Below a folder into which nobody else can look.
     folder: PathBuf,
     ended: bool,
 }
 
 impl Mounted {
     pub(crate) fn at(device: &Path, kind: &str, options: &str) -> Result<Self> {
-        let folder =
-            tempfile::Builder::new().prefix("diskcast-mount-").tempdir().map(tempfile::TempDir::keep);
-        let folder = folder.map_err(|error| Error::from_io("make a folder to mount a filesystem", error))?;
+        let made = private_folder(None).and_then(|above| {
+            let folder = above.path().join("disk");
+            std::fs::create_dir(&folder)?;
+            // Only removed when it is empty, that is, when nothing is mounted there.
+            let _ = above.keep();
+            Ok(folder)
+        });
+        let folder = made.map_err(|error| Error::from_io("make a folder to mount a filesystem", error))?;
         let mounted = run("mount", &["-t", kind, "-o", options], &[device, &folder], None);
         if let Err(error) = mounted {
-            let _ = std::fs::remove_dir(&folder);
+            remove(&folder);
             return Err(error);
         }
         Ok(Self { folder, ended: false })
@@ -216,8 +251,18 @@ impl Mounted {
     }
 
     fn leave(&self) -> Result<()> {
-        run("umount", &[], &[&self.folder], None)?;
-        let _ = std::fs::remove_dir(&self.folder);
+        let mut left = run("umount", &[], &[&self.folder], None);
+        // A program that looks at all filesystems may hold it for an instant, and so may a process that has just been
+        // started, until it runs its own program.
+        for _ in 0..UNMOUNT_TRIES {
+            if !left.as_ref().is_err_and(|error| error.to_string().contains("busy")) {
+                break;
+            }
+            std::thread::park_timeout(UNMOUNT_PAUSE);
+            left = run("umount", &[], &[&self.folder], None);
+        }
+        left?;
+        remove(&self.folder);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::file::Identity;
-use crate::in_use::{folder_of, loops_over};
+use crate::in_use::{folder_of, loops_over, node_of};
 use crate::mounts::{Mount, device_number, mounts, swaps};
 use crate::{Source, SurveyOptions};
 
@@ -32,17 +32,13 @@ pub struct Writer {
 
 /// Returns everything that may write to `source`, or to those of its partitions that `options` select. A filesystem
 /// mounted in another mount namespace is reported only as use by the kernel. Only root can tell whether another user's
-/// file is open for writing. `Io` if the lists of mounts or swap spaces cannot be read.
+/// file is open for writing, and whether a device that the source is attached to is in use: what nobody can tell counts
+/// as a use. `Io` if the lists of mounts or swap spaces cannot be read.
 pub fn writers(source: &Source, options: &SurveyOptions) -> Result<Vec<Writer>> {
-    let mut search = Search { mounts: mounts()?, swaps: swaps()?, found: Vec::new(), is_explained: false };
+    let mut search = Search { mounts: mounts()?, swaps: swaps()?, found: Vec::new() };
     match source.identity() {
         Identity::File { .. } => search.file(source),
-        Identity::Device { rdev } => {
-            search.disk(rdev, options);
-            if !search.is_explained && is_claimed(source.path()) {
-                search.add("", "is in use by the kernel, though no filesystem of it is mounted here", None);
-            }
-        }
+        Identity::Device { rdev } => search.disk("", (rdev, source.path()), &folder_of(rdev), options, 0),
     }
     Ok(search.found)
 }
@@ -83,8 +79,6 @@ struct Search {
     mounts: Vec<Mount>,
     swaps: Vec<Identity>,
     found: Vec<Writer>,
-    /// Whether the search has found a use that explains why the kernel has claimed the device.
-    is_explained: bool,
 }
 
 impl Search {
@@ -101,33 +95,57 @@ impl Search {
         for folder in &loops {
             self.holder("", "is attached to", folder, 0);
         }
-        // A writable loop device always has its file open for writing, so that says nothing about other processes.
+        // A writable loop device always has its file open for writing, but is no process.
         let by_loop = loops.iter().any(|folder| !is_read_only(folder));
-        if !by_loop && let Some(who) = who_writes(source.file()) {
+        let who = if by_loop { who_stays(source.file()) } else { who_writes(source.file()) };
+        if let Some(who) = who {
             let how = format!("is open for writing by {who}");
             self.found.push(Writer { how, mount: None, is_process: true });
         }
     }
 
-    fn disk(&mut self, rdev: u64, options: &SurveyOptions) {
-        let folder = folder_of(rdev);
-        self.device("", rdev, &folder, 0);
-        for (path, number) in partitions_in(&folder) {
+    /// Adds the writers of the disk `rdev` at `node`, which sysfs describes in `folder`, and of those of its partitions
+    /// that `options` select. `whose` begins their descriptions.
+    fn disk(
+        &mut self,
+        whose: &str,
+        (rdev, node): (u64, &Path),
+        folder: &Path,
+        options: &SurveyOptions,
+        depth: u32,
+    ) {
+        let mut is_explained = self.device(whose, rdev, folder, depth);
+        for (path, number) in partitions_in(folder) {
             let Some(part) = device_number(&path) else { continue };
             let before = self.found.len();
             let name = path.file_name().unwrap_or_default().display().to_string();
             // Partitions that are not read are searched as well: their use explains a claim on the disk.
-            self.device(&format!("has partition `{name}`, which "), part, &path, 0);
+            is_explained |=
+                self.device(&format!("{whose}has partition `{name}`, which "), part, &path, depth);
             if !is_read(options, number) {
                 self.found.truncate(before);
+            }
+        }
+        if is_explained {
+            return;
+        }
+        match is_claimed(node) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.add(whose, "is in use by the kernel, though no filesystem of it is mounted here", None);
+            }
+            Err(error) => {
+                let how = format!("may be in use: `{}` can't be opened ({error})", node.display());
+                self.add(whose, &how, None);
             }
         }
     }
 
     /// Adds the writers of the device `rdev`, which sysfs describes in `folder`. `whose` begins their descriptions.
-    fn device(&mut self, whose: &str, rdev: u64, folder: &Path, depth: u32) {
+    /// Returns whether it found a use that explains why the kernel has claimed the device.
+    fn device(&mut self, whose: &str, rdev: u64, folder: &Path, depth: u32) -> bool {
         let mounted: Vec<_> = self.mounts.iter().filter(|mount| mount.is_of(rdev)).cloned().collect();
-        self.is_explained |= !mounted.is_empty();
+        let mut is_explained = !mounted.is_empty();
         let mut writable: Vec<Mount> = Vec::new();
         for mount in mounted.into_iter().filter(|mount| mount.is_writable) {
             // One mount point of a filesystem is enough.
@@ -138,19 +156,20 @@ impl Search {
             }
         }
         if self.swaps.contains(&Identity::Device { rdev }) {
-            self.is_explained = true;
+            is_explained = true;
             self.add(whose, "is used as swap space", None);
         }
         if depth == DEPTH_MAX {
-            return;
+            return is_explained;
         }
         for holder in fs::read_dir(folder.join("holders")).into_iter().flatten().flatten() {
-            self.is_explained = true;
+            is_explained = true;
             self.holder(whose, "is part of", &holder.path(), depth + 1);
         }
         for attached in loops_over(Identity::Device { rdev }) {
             self.holder(whose, "is attached to", &attached, depth + 1);
         }
+        is_explained
     }
 
     /// Adds the writers that reach the device below through the device that sysfs describes in `folder`.
@@ -160,11 +179,8 @@ impl Search {
         }
         let name = folder.file_name().unwrap_or_default().display().to_string();
         let whose = format!("{whose}{how} `{name}`, which ");
-        let parts = partitions_in(folder).into_iter().map(|(path, _)| path);
-        for path in std::iter::once(folder.to_owned()).chain(parts) {
-            if let Some(rdev) = device_number(&path) {
-                self.device(&whose, rdev, &path, depth);
-            }
+        if let Some(rdev) = device_number(folder) {
+            self.disk(&whose, (rdev, &node_of(folder)), folder, &SurveyOptions::default(), depth);
         }
     }
 }
@@ -175,12 +191,22 @@ fn is_read_only(folder: &Path) -> bool {
 
 /// Whether the kernel or a process has opened the block device at `path` exclusively. It tries twice, because another
 /// process may hold the device for a moment with a test like this one.
-fn is_claimed(path: &Path) -> bool {
+fn is_claimed(path: &Path) -> std::io::Result<bool> {
     let claim = || OpenOptions::new().read(true).custom_flags(OFlags::EXCL.bits().cast_signed()).open(path);
-    let busy = |opened: std::io::Result<File>| {
-        opened.is_err_and(|error| error.raw_os_error() == Some(Errno::BUSY.raw_os_error()))
+    let busy = |opened: std::io::Result<File>| match opened {
+        Ok(_) => Ok(false),
+        Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Ok(true),
+        // It went away.
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(false),
+        Err(error) => Err(error),
     };
-    busy(claim()) && busy(claim())
+    Ok(busy(claim())? && busy(claim())?)
+}
+
+/// The process that has `file` open for writing, where a loop device has it open, too. It must be found twice: see
+/// [`who_writes`].
+fn who_stays(file: &File) -> Option<String> {
+    process_that_writes(file).filter(|who| process_that_writes(file).as_ref() == Some(who))
 }
 
 /// Name and number of the first process that has `file` open for writing, among those that this process may inspect.

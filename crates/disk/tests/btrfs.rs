@@ -1,21 +1,18 @@
 //! Tests btrfs as mkfs.btrfs makes it and Linux fills it: a disk restored from its allocated sectors alone is intact,
 //! and what `btrfs inspect-internal` does not list as allocated is left out.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use base::{Chance, Extent, ExtentSet};
-use common::{
-    Bench, Mounted, age, assert_noticed, assert_understood, assert_whole, ends, have, is_root, map_of, paths,
-    populate, run,
-};
 use disk::device::MemoryDisk;
 use disk::{SurveyOptions, WriteAt, open_source, survey};
+
+use crate::common::{
+    self, Bench, Mounted, age, assert_noticed, assert_understood, assert_whole, ends, have, is_root, map_of,
+    paths, populate, run,
+};
 
 const TOOLS: &[&str] = &["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "getfattr"];
 const KEPT: [Extent; 2] = [Extent::new(0, 2048), Extent::new(131_072, 8)];

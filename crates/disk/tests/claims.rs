@@ -2,16 +2,13 @@
 //! range: stacked filesystems, members of arrays and tables that disagree are captured whole, with a warning that names
 //! both. Zeros outside filesystems count as allocated.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::path::{Path, PathBuf};
 
 use base::Extent;
-use common::stack::raid_superblock;
-use common::{Bench, ends, have, map_of, mib, put, read_at, run, run_with_input, write_at};
 use disk::{DiskMap, TableKind};
+
+use crate::common::stack::raid_superblock;
+use crate::common::{Bench, ends, have, map_of, mib, put, read_at, run, run_with_input, write_at};
 
 /// A disk with a GPT and one partition of 48 MiB at 1 MiB. `make` fills a file with the partition's contents.
 fn partition_of(bench: &Bench, make: impl Fn(&Path)) -> PathBuf {

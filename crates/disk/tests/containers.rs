@@ -1,7 +1,4 @@
 //! Disks in other formats, made and judged by the formats' own tools: qemu-img, gzip, xz, zstd, bzip2.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
 
 use std::fs::{self, File};
 use std::io::Cursor;
@@ -9,11 +6,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::{Chance, ErrorKind};
-use common::*;
 use disk::{
     Qcow2Stream, ReadAt, VirtualDisk, WriteAt, container_of, open_qcow2_target, open_source,
     open_virtual_disk, unpack,
 };
+
+use crate::common::*;
 
 /// A disk with data, zeros, holes and an odd end.
 fn some_disk(bench: &Bench, bytes: u64) -> PathBuf {

@@ -1,17 +1,15 @@
 //! Damages every kind of table and filesystem at random: a survey neither panics nor hangs, its map stays within the
 //! disk, and every sector that was allocated before the damage still is.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use base::{Chance, ExtentSet};
-use common::{Bench, Mounted, have, is_root, run, run_with_input};
 use disk::device::MemoryDisk;
 use disk::{SurveyOptions, WriteAt, survey};
+
+use crate::common::{Bench, Mounted, have, is_root, run, run_with_input};
 
 const TOOLS: &[&str] = &[
     "mke2fs",

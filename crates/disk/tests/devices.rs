@@ -1,16 +1,14 @@
 //! Tests files and loop devices as sources and targets: reading, writing, zeroing, discarding, reading back, and the
 //! refusals of a preflight.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use base::ErrorKind;
-use common::{Bench, Loop, have, is_root, map_of, run};
 use disk::{Geometry, ReadAt, TargetOptions, WriteAt, open_source, open_target, preflight};
+
+use crate::common::{Bench, Loop, have, is_root, map_of, output, run};
 
 fn geometry(size_bytes: u64, sector_bytes: u32) -> Geometry {
     Geometry { size_bytes, logical_sector_bytes: sector_bytes, physical_sector_bytes: sector_bytes }
@@ -47,6 +45,33 @@ fn exercise(path: &Path, options: &TargetOptions) {
     assert!(last == data[at(0, 1)]);
     assert!(target.read_back_at(&mut back, size - unit).is_err());
     assert!(target.write_zeroes(0, 0).is_ok());
+}
+
+/// Who writes is told apart from who does not by the kernel: util-linux has a lock that any user can take.
+#[test]
+fn a_file_that_another_program_writes_is_refused_and_left_as_it_is() {
+    let bench = Bench::new();
+    let path = bench.path("target");
+    fs::write(&path, "old").unwrap();
+    let alone = TargetOptions { create_size: Some(1 << 20), alone: true, ..Default::default() };
+    let raw = || open_target(&path, &alone).map(drop);
+    let qcow2 = || disk::open_qcow2_target(&path, geometry(1 << 20, 512), false).map(drop);
+    let holder = fs::File::open(&path).unwrap();
+    let mut flock = std::process::Command::new("flock");
+    flock.args(["--exclusive", "0"]).stdin(holder.try_clone().unwrap());
+    assert!(flock.status().unwrap().success());
+    for opened in [raw(), qcow2()] {
+        let refused = opened.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Refused);
+        assert!(refused.to_string().contains("by another program"), "{refused}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    // A disk that is served may be read and grown by this program meanwhile.
+    open_target(&path, &TargetOptions::default()).map(drop).unwrap();
+    drop((holder, flock));
+    raw().unwrap();
+    qcow2().unwrap();
+    raw().unwrap();
 }
 
 #[test]
@@ -227,7 +252,8 @@ fn preflight_refuses_in_clear_words() {
     let opened = open_target(&device.0, &TargetOptions::default()).map(drop);
     // The journal of a mounted filesystem counts as not replayed.
     let map = std::panic::catch_unwind(|| map_of(&device.0));
-    run("umount", &[&place]);
+    // As when it is dropped in other tests.
+    assert!((0..200).any(|_| output("umount", &[&place]).status.success()));
     assert!(words.unwrap().ends_with("mounted here`"));
     assert_eq!(opened.unwrap_err().kind(), ErrorKind::Refused);
     assert!(map.unwrap().warnings[0].contains("journal has not been replayed"));

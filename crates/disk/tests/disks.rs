@@ -1,16 +1,13 @@
 //! Tests whole disks that sfdisk and sgdisk have partitioned. A disk restored from its allocated sectors alone has
 //! intact tables and filesystems. Damaged or unknown parts are captured whole, and a warning says why.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use base::{ErrorKind, Extent, Result};
-use common::{Bench, have, map_of, mib, put, read_at, run, run_with_input, write_at};
 use disk::{DiskMap, SurveyOptions, TableKind, open_source, survey};
+
+use crate::common::{Bench, have, map_of, mib, put, read_at, run, run_with_input, write_at};
 
 const TOOLS: &[&str] = &["sfdisk", "sgdisk", "mke2fs", "e2fsck", "mkfs.fat", "fsck.fat", "mkswap"];
 

@@ -1,14 +1,10 @@
 //! Tests exFAT as mkfs.exfat makes it and exfat-fuse fills it: a disk restored from its allocated sectors alone is
 //! intact, and its free clusters are left out.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{
+use crate::common::{
     Bench, Mounted, assert_left_out, assert_noticed, assert_same_files, assert_understood, have, is_root,
     map_of, number, run, scatter,
 };

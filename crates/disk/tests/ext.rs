@@ -1,16 +1,13 @@
 //! Tests ext2, ext3 and ext4 with a matrix of mke2fs features: a survey leaves out exactly the blocks that e2fsprogs
 //! reports as free, and a disk restored from the other blocks alone is intact.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use base::{Extent, ExtentSet};
-use common::{Bench, have, map_of, output, paths, populate, run, show};
+
+use crate::common::{self, Bench, have, map_of, output, paths, populate, run, show};
 
 /// mke2fs options and the size of the filesystem in MiB.
 const MATRIX: &[(&str, u64)] = &[

@@ -1,15 +1,12 @@
 //! Tests FAT12, FAT16 and FAT32 as mkfs.fat makes them: a disk restored from its allocated sectors alone is intact.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use base::Chance;
-use common::{Bench, have, map_of, paths, run};
+
+use crate::common::{self, Bench, have, map_of, paths, run};
 
 /// mkfs.fat options, size in MiB, and cluster size in bytes.
 const MATRIX: &[(&str, u64, u32)] = &[

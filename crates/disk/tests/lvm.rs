@@ -1,16 +1,13 @@
 //! Tests physical volumes that LVM2 itself made, without device-mapper: what lvs says no volume has is left out, and so
 //! is what the filesystems inside say is free.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use base::{Extent, ExtentSet};
-use common::{
+
+use crate::common::{
     Bench, Loop, Mounted, assert_noticed, assert_same_files, assert_whole, copy_sectors, ends, have, is_root,
     map_of, populate, read_at, run, write_at,
 };

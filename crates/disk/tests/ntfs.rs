@@ -1,17 +1,13 @@
 //! Tests NTFS as mkntfs makes it and ntfs-3g fills it: a disk restored from its allocated sectors alone is intact, and
 //! its free clusters and what Windows throws away are left out.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use common::{
-    Bench, Mounted, assert_left_out, assert_noticed, assert_same_files, assert_understood, assert_whole,
-    have, is_root, map_of, number, run, scatter,
+use crate::common::{
+    self, Bench, Mounted, assert_left_out, assert_noticed, assert_same_files, assert_understood,
+    assert_whole, have, is_root, map_of, number, run, run_with_input, scatter,
 };
 
 const TOOLS: &[&str] = &["mkntfs", "ntfs-3g", "ntfsfix", "ntfsinfo", "ntfscluster", "umount", "blkid"];
@@ -73,6 +69,30 @@ fn restored_disks_are_whole_and_free_clusters_are_left_out() {
 
         let restored = bench.restore(&image, &map);
         assert_same(&bench, &image, &restored, &[], options);
+    }
+}
+
+/// ntfsresize counts whole clusters, and leaves the copy of the boot sector in the last sector of the partition.
+#[test]
+fn what_ntfsresize_left_is_understood() {
+    if !have(TOOLS) || !have(&["ntfsresize"]) || !is_root() {
+        return;
+    }
+    for (mib, bytes) in [(64, 48 << 20), (64, (40 << 20) + 5 * 512)] {
+        let bench = Bench::new();
+        let image = bench.sparse_file("image", mib << 20);
+        run("mkntfs -Q -F -q -L LABEL", &[&image]);
+        fill(&Mounted::by("ntfs-3g", &image, bench.tree("filled")).folder, mib / 4);
+        run_with_input(&format!("ntfsresize -f -f -P -s {bytes}"), &image, "y\n");
+        File::options().write(true).open(&image).unwrap().set_len(bytes).unwrap();
+        assert_whole(&map_of(&image), "it is marked for a check", "not checked");
+        run("ntfsfix -d", &[&image]);
+        let map = map_of(&image);
+        assert_understood(&map, &image, "shrunk");
+        let free = number(&run("ntfsinfo -m", &[&image]), "Free Clusters") * 4096 / 512;
+        assert_left_out(&map, free, "shrunk");
+        let restored = bench.restore(&image, &map);
+        assert_same(&bench, &image, &restored, &[], "shrunk");
     }
 }
 

@@ -1,15 +1,13 @@
 //! Disks that become machines of their own: what changes, what stays, judged by sgdisk, e2fsck, mtools and ssh-keygen.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use base::ErrorKind;
-use common::*;
 use disk::personal::Personal;
+
+use crate::common::*;
 
 const ROOT_UUID: &str = "0F0F5A2F-1C11-4A52-9D3A-6B1D8F9C4B5E";
 
@@ -143,6 +141,7 @@ fn two_disks_of_one_image_become_two_machines() {
             fs::write(&disk, &before).unwrap();
             let personal = Personal {
                 new_identity: true,
+                accepts_stale: false,
                 host_name: Some(name.to_owned()),
                 seed: Some(seed.clone()),
                 copies: vec![(copied.clone(), "/etc/deep/folder/secret".into())],
@@ -197,6 +196,154 @@ fn a_boot_record_gets_a_new_signature() {
         fs::read_to_string(mounted.folder.join("etc/fstab")).unwrap(),
         format!("PARTUUID={id}-01 / ext4\n")
     );
+}
+
+/// Files of a root filesystem that name the partition `ROOT`, each as its program writes it.
+const ON_ROOT: &[(&str, &str)] = &[
+    ("etc/fstab", "PARTUUID=ROOT / ext4 defaults 0 1\n"),
+    ("etc/fstab.bak", "PARTUUID=ROOT / ext4 defaults 0 1\n"),
+    ("etc/kernel/cmdline", "root=PARTUUID=ROOT rw"),
+    ("etc/initramfs-tools/conf.d/resume", "RESUME=PARTUUID=ROOT\n"),
+    ("boot/grub/grub.cfg", "linux /vmlinuz root=PARTUUID=ROOT ro\n"),
+    ("boot/grub/custom.cfg", "linux /vmlinuz root=PARTUUID=ROOT ro\n"),
+    ("boot/syslinux/syslinux.cfg", "APPEND root=PARTUUID=ROOT ro\n"),
+    ("boot/extlinux/extlinux.conf", "APPEND root=PARTUUID=ROOT ro\n"),
+    ("boot/refind_linux.conf", "\"Boot\" \"root=PARTUUID=ROOT ro\"\n"),
+    ("boot/loader/entries/x.conf", "options root=PARTUUID=ROOT\n"),
+    ("boot/armbianEnv.txt", "rootdev=PARTUUID=ROOT\n"),
+    ("boot/boot.cmd", "setenv bootargs root=PARTUUID=ROOT\n"),
+];
+/// The same on the FAT. The second one is longer than a cluster, and so is the way to what it names.
+const ON_FAT: &[&str] =
+    &["extlinux/extlinux.conf", "cmdline.txt", "EFI/fedora/grub.cfg", "loader/entries/a.conf"];
+/// A machine-id as the kernel is told it.
+const MACHINE: &str = "systemd.machine_id=0123456789abcdef0123456789abcdef";
+
+/// The identifier of the second partition, in lower case.
+fn root_id(disk: &Path) -> String {
+    run("partx -g -o UUID -n 2", &[&disk]).trim().to_lowercase()
+}
+
+/// A disk of a small computer: a FAT with a command line, and a Linux root. Returns it and the identifier of the root.
+fn small_computer(bench: &Bench, table: &str) -> (PathBuf, String) {
+    let disk = bench.sparse_file("disk", 64 << 20);
+    run_with_input("sfdisk -q", &disk, table);
+    let old = root_id(&disk);
+    let (fat, tree) = (bench.sparse_file("fat", 32 << 20), bench.tree("root"));
+    run("mkfs.fat -F 16 -s 1", &[&fat]);
+    run("mmd -i", &[&fat, &"::/extlinux", &"::/EFI", &"::/EFI/fedora", &"::/loader", &"::/loader/entries"]);
+    let on_fat = |name: &str, text: &[u8]| {
+        let file = bench.path("file");
+        fs::write(&file, text).unwrap();
+        run("mcopy -i", &[&fat, &file, &format!("::/{name}")]);
+    };
+    for name in ON_FAT {
+        // The identifier goes over the end of a cluster.
+        on_fat(name, format!("{}root=PARTUUID={} rw\n", " ".repeat(490), old.to_uppercase()).as_bytes());
+    }
+    on_fat("EFI/unified.efi", format!("MZ\0root=PARTUUID={old}\0").as_bytes());
+    let put = |name: &str, bytes: &[u8]| {
+        let path = tree.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    put("etc/os-release", b"ID=test\n");
+    put("etc/machine-id", b"0123456789abcdef0123456789abcdef\n");
+    put("var/log/kern.log", format!("kernel: root=PARTUUID={old}").as_bytes());
+    put("etc/rc.local", format!("mount PARTUUID={old} /mnt\n").as_bytes());
+    put("boot/boot.scr", format!("\x27\x05\x19\x56\0root=PARTUUID={old}").as_bytes());
+    put("boot/loader/entries/machine.conf", format!("options {MACHINE}\n").as_bytes());
+    for (name, text) in ON_ROOT {
+        put(name, text.replace("ROOT", &old).as_bytes());
+    }
+    let block = format!("# GRUB Environment Block\nkernelopts=root=PARTUUID={old} ro\n");
+    put("boot/grub/grubenv", format!("{block:#<1024}").as_bytes());
+    let part = bench.sparse_file("part", 30 << 20);
+    run("mkfs.ext4 -q -F -d", &[&tree, &part]);
+    write_at(&disk, 1 << 20, &fs::read(&fat).unwrap());
+    write_at(&disk, 33 << 20, &fs::read(&part).unwrap());
+    (disk, old)
+}
+
+#[test]
+fn every_reference_to_an_old_identifier_follows_or_is_named() {
+    if !is_root() || !have(&["sfdisk", "partx", "mkfs.ext4", "mkfs.fat", "fsck.fat", "mcopy", "ssh-keygen"]) {
+        return;
+    }
+    for (label, kinds) in [("dos\nlabel-id: 0x1a2b3c4d", ["c", "83"]), ("gpt", ["U", "L"])] {
+        let bench = Bench::new();
+        let [first, second] = kinds;
+        let table = format!(
+            "label: {label}\nunit: sectors\nstart=2048, size=65536, type={first}\n\
+             start=67584, size=61440, type={second}\n"
+        );
+        let (disk, old) = small_computer(&bench, &table);
+        let fat = map_of(&disk).partitions[0].extent;
+        let before = read_at(&disk, fat);
+        let personal = Personal { new_identity: true, ..Personal::default() };
+        let error = personal.apply(&disk).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Refused);
+        let stale = "boot/boot.scr on partition 2, boot/loader/entries/machine.conf on partition 2, \
+                     EFI/unified.efi on partition 1";
+        let stale = format!("{}: etc/rc.local on partition 2, {stale}", disk::personal::STALE);
+        assert_eq!(error.to_string(), stale);
+        assert_eq!(root_id(&disk), old);
+        assert!(before == read_at(&disk, fat), "nothing has changed");
+
+        let done = Personal { accepts_stale: true, ..personal }.apply(&disk).unwrap();
+        let count = ON_ROOT.len() + ON_FAT.len() + 1;
+        assert!(
+            done.contains(&format!("{count} references to them changed")) && done.contains(&stale),
+            "{done:?}"
+        );
+        let new = root_id(&disk);
+        assert_ne!(new, old);
+        let follows = |name: &str, text: &str| {
+            assert!(text.contains(&new) && !text.to_lowercase().contains(&old), "{name}: {text}");
+        };
+        let after = bench.path("after");
+        fs::write(&after, read_at(&disk, fat)).unwrap();
+        run("fsck.fat -n", &[&after]);
+        for name in ON_FAT {
+            follows(name, &run("mcopy -n -i", &[&after, &format!("::/{name}"), &"-"]));
+        }
+        let (device, mounted) = open_root(&bench, &disk);
+        let read = |name: &str| fs::read_to_string(mounted.folder.join(name)).unwrap();
+        for (name, _) in ON_ROOT {
+            follows(name, &read(name));
+        }
+        follows("grubenv", &read("boot/grub/grubenv"));
+        assert_eq!(read("boot/grub/grubenv").len(), 1024);
+        assert!(read("var/log/kern.log").contains(&old), "it tells what was");
+        drop((mounted, device));
+    }
+}
+
+/// A root in a subvolume is also a folder of the filesystem, and there one that holds nobody's settings.
+#[test]
+fn a_root_in_a_subvolume_is_looked_at_once() {
+    if !is_root() || !have(&["sfdisk", "partx", "mkfs.btrfs", "btrfs", "ssh-keygen"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let disk = bench.sparse_file("disk", 160 << 20);
+    run_with_input(
+        "sfdisk -q",
+        &disk,
+        "label: gpt\nunit: sectors\nstart=2048, size=2048\nstart=4096, size=300000\n",
+    );
+    let (part, old) = (bench.sparse_file("part", 300_000 * 512), root_id(&disk));
+    run("mkfs.btrfs -q", &[&part]);
+    let mounted = Mounted::by("mount", &part, bench.tree("making"));
+    run("btrfs -q subvolume create", &[&mounted.folder.join("root")]);
+    fs::create_dir(mounted.folder.join("root/etc")).unwrap();
+    fs::write(mounted.folder.join("root/etc/os-release"), "ID=test\n").unwrap();
+    fs::write(mounted.folder.join("root/etc/fstab"), format!("PARTUUID={old} / btrfs subvol=root\n"))
+        .unwrap();
+    drop(mounted);
+    write_at(&disk, 4096 * 512, &fs::read(&part).unwrap());
+    let done = Personal { new_identity: true, ..Personal::default() }.apply(&disk).unwrap();
+    assert!(done.contains(&"1 references to them changed".to_owned()), "{done:?}");
 }
 
 #[test]

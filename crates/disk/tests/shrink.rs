@@ -1,15 +1,13 @@
 //! Disks that shrink, judged by the tools of partition tables and filesystems.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use base::{ErrorKind, Extent};
-use common::*;
 use disk::shrink::{plan, shrink};
+
+use crate::common::*;
 
 const OLD: u64 = 900 << 20;
 const NEW: u64 = 600 << 20;
@@ -104,6 +102,14 @@ fn check_hidden_sectors(disk: &Path, extent: Extent) {
     }
 }
 
+/// Checks that the filesystem in a partition is sound, and that a capture looks into it.
+fn check_filesystem(bench: &Bench, disk: &Path, index: usize, check: &str) {
+    let (map, part) = (map_of(disk), bench.path("check"));
+    fs::write(&part, read_at(disk, map.partitions[index].extent)).unwrap();
+    run(check, &[&part]);
+    assert!(map.partitions[index].filesystem.as_ref().unwrap().understood, "{:?}", map.warnings);
+}
+
 #[test]
 fn a_partition_shrinks_and_those_behind_it_move() {
     let tools = ["sfdisk", "mkfs.ext4", "mkfs.btrfs", "mkntfs", "mkfs.vfat", "ntfs-3g", "sgdisk", "mkswap"];
@@ -157,9 +163,7 @@ fn a_partition_shrinks_and_those_behind_it_move() {
                 "{name}: partition {index}"
             );
         }
-        let part = bench.path("check");
-        fs::write(&part, read_at(&disk, after[shrinks])).unwrap();
-        run(check, &[&part]);
+        check_filesystem(&bench, &disk, shrinks, check);
         for (index, copy) in copies {
             let name = format!("{name}: partition {index}");
             let (device, now) =
@@ -170,6 +174,58 @@ fn a_partition_shrinks_and_those_behind_it_move() {
         check_table(name, table, &disk, &old_table);
         if table == WINDOWS {
             check_hidden_sectors(&disk, after[2]);
+        }
+    }
+}
+
+/// The boot records of the logical partitions lie where something moves to, at some of the sizes.
+#[test]
+fn logical_partitions_move_by_any_distance() {
+    if !is_root() || !have(&["sfdisk", "mkfs.ext4", "mkswap"]) {
+        return;
+    }
+    // As Debian makes it, with a record two sectors before each logical partition; and with more of them.
+    const DEBIAN: &str = "label: dos\nstart=2048, size=481280, type=83, bootable\nstart=485374, size=126978, \
+        type=5\nstart=485376, size=126976, type=82\n";
+    const SEVERAL: &str = "label: dos\nstart=2048, size=481280, type=83, bootable\nstart=485374, size=126978, \
+        type=5\nstart=485376, size=40960, type=82\nstart=526338, size=2046, type=83\nstart=528386, size=4094, \
+        type=83\nstart=532482, size=65536, type=83\n";
+    const SECTORS: u64 = 614_400;
+    for (name, table, sizes) in
+        [("Debian", DEBIAN, &[2100, 100_000][..]), ("several", SEVERAL, &[4097, 20_000, 130_000])]
+    {
+        let bench = Bench::new();
+        let made = bench.sparse_file("made", SECTORS * 512);
+        run_with_input("sfdisk -q", &made, table);
+        let before = extents(&made);
+        for (index, extent) in before.iter().enumerate() {
+            let part = bench.random_file("part", extent.len_bytes(), index as u64);
+            run(if index == 0 { "mkfs.ext4 -q -F" } else { "mkswap -q" }, &[&part]);
+            let file = File::options().write(true).open(&made).unwrap();
+            file.write_all_at(&fs::read(&part).unwrap(), extent.offset_bytes()).unwrap();
+        }
+        let old_table = run("sfdisk -d", &[&made]);
+        for fewer in sizes {
+            let disk = bench.path("disk");
+            run("cp", &[&made, &disk]);
+            let name = format!("{name}: {fewer} sectors fewer");
+            let planned = plan(&disk, (SECTORS - fewer) * 512, None).unwrap();
+            shrink(&disk, &planned).unwrap();
+            let after = extents(&disk);
+            let by = before[0].count - after[0].count;
+            assert!(after.last().unwrap().end() <= SECTORS - fewer, "{name}: {by}");
+            for (old, new) in before.iter().zip(&after).skip(1) {
+                assert_eq!((new.start, new.count), (old.start - by, old.count), "{name}");
+                assert!(read_at(&disk, *new) == read_at(&made, *old), "{name}: {old:?}");
+            }
+            let told = run("sfdisk -V", &[&disk]);
+            assert!(told.contains("No errors detected"), "{name}: {told}");
+            let kinds = |table: &str| -> Vec<String> {
+                let lines = table.lines().filter(|line| line.contains("type="));
+                lines.map(|line| line.split("type=").nth(1).unwrap().to_owned()).collect()
+            };
+            assert_eq!(kinds(&run("sfdisk -d", &[&disk])), kinds(&old_table), "{name}");
+            run("e2fsck -fn", &[&Loop::over(&disk, &format!("-o {}", 2048 * 512)).0]);
         }
     }
 }

@@ -1,18 +1,16 @@
 //! Tests sources that are in use or written during a capture: which writers are found before it, and which changes are
 //! detected after it. Also tests freezing, recognition of container formats, and places.
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use base::ErrorKind;
-use common::{Bench, Loop, have, is_root, output, run};
 use disk::{Freezer, ReadAt, SurveyOptions, Watch, container_of, open_source, place_of, writers};
+
+use crate::common::{self, Bench, Loop, have, is_root, output, run};
 
 /// The changes that a watch of the source at `path` reports after `act`.
 fn changes(path: &Path, act: impl FnOnce()) -> Vec<String> {
@@ -32,6 +30,37 @@ fn uses(path: &Path) -> Vec<String> {
 
 fn write(path: &Path, bytes: &[u8], offset: u64) {
     File::options().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
+}
+
+/// A process in a mount namespace of its own, which ends when this is dropped.
+struct Elsewhere {
+    child: Child,
+    /// What it said.
+    line: String,
+}
+
+impl Elsewhere {
+    /// Runs `script`, whose last command is to print a line.
+    fn run(script: &str, paths: &[&Path]) -> Self {
+        let mut child = Command::new("unshare")
+            .args(["--mount", "sh", "-c", &format!("{script} && read end")])
+            .args(paths)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.ends_with('\n'), "{script} failed");
+        Self { child, line: line.trim().to_owned() }
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap();
+    }
 }
 
 /// A filesystem that is mounted until this is dropped.
@@ -285,27 +314,49 @@ fn what_is_mounted_elsewhere_or_lies_on_devices_on_devices_is_in_use() {
         assert_eq!(uses(&below.0), std::slice::from_ref(&how));
         assert_eq!(uses(&file), [format!("is attached to `{}`, which {how}", name(&below))]);
     }
-    // Mount it in another namespace, which this process cannot see.
-    let mut child = Command::new("unshare")
-        .args(["--mount", "sh", "-c", "mount \"$0\" \"$1\" && echo mounted && read end"])
-        .args([&below.0, &place])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let found = std::panic::catch_unwind(|| uses(&below.0));
-    drop(child.stdin.take());
-    child.wait().unwrap();
-    assert_eq!(line, "mounted\n");
-    assert_eq!(found.unwrap(), ["is in use by the kernel, though no filesystem of it is mounted here"]);
-    assert_eq!(uses(&below.0), [""; 0]);
+    // Mounted in another namespace, which this process cannot see.
+    let claimed = "is in use by the kernel, though no filesystem of it is mounted here";
+    let there = Elsewhere::run("mount \"$0\" \"$1\" && echo", &[&below.0, &place]);
+    let found = [uses(&below.0), uses(&file)];
+    drop(there);
+    let name = below.0.file_name().unwrap().display().to_string();
+    assert_eq!(found, [[claimed.to_owned()], [format!("is attached to `{name}`, which {claimed}")]]);
+    assert_eq!([uses(&below.0), uses(&file)], [[""; 0], [""; 0]]);
     run("mkswap -q", &[&below.0]);
     if output("swapon", &[&below.0]).status.success() {
         let found = std::panic::catch_unwind(|| uses(&below.0));
         run("swapoff", &[&below.0]);
         assert_eq!(found.unwrap(), ["is used as swap space"]);
+    }
+}
+
+/// A container mounts a disk of its own: the path that the kernel names for its file leads nowhere here.
+#[test]
+fn a_file_that_another_namespace_has_mounted_is_in_use() {
+    if !is_root() || !have(&["losetup", "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "mount", "umount", "unshare"])
+    {
+        return;
+    }
+    for make in ["mkfs.ext4 -q -F", "mkfs.xfs -q", "mkfs.btrfs -q"] {
+        let bench = Bench::new();
+        let folder = bench.tree("disks");
+        let [inside, place] = ["inside", "place"].map(|name| bench.tree(name));
+        for folder in [&folder, &inside, &place] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let file = folder.join("disk");
+        File::create(&file).unwrap().set_len(320 << 20).unwrap();
+        run(make, &[&file]);
+        // Detached at once, so that the kernel removes it when its filesystem is unmounted.
+        let script = "mount --bind \"$0\" \"$1\" && device=$(losetup --find --show \"$1/disk\") && \
+                      mount $device \"$2\" && losetup --detach $device && echo $device";
+        let there = Elsewhere::run(script, &[&folder, &inside, &place]);
+        let found = uses(&file);
+        let name = there.line.rsplit('/').next().unwrap().to_owned();
+        drop(there);
+        let claimed = "is in use by the kernel, though no filesystem of it is mounted here";
+        assert_eq!(found, [format!("is attached to `{name}`, which {claimed}")], "{make}");
+        assert_unused(&file);
     }
 }
 
@@ -357,7 +408,7 @@ fn a_frozen_filesystem_stays_still_and_is_thawed() {
 
 #[test]
 fn disks_of_virtual_machines_and_compressed_files_are_recognised() {
-    if !have(&["qemu-img", "gzip", "xz", "zstd", "bzip2"]) {
+    if !have(&["qemu-img", "gzip", "xz", "zstd", "bzip2", "mkntfs", "ntfsclone", "tar", "xorriso"]) {
         return;
     }
     let bench = Bench::new();
@@ -390,6 +441,22 @@ fn disks_of_virtual_machines_and_compressed_files_are_recognised() {
         run(&format!("qemu-img convert -f raw -O {form}"), &[&raw, &full]);
         assert_eq!(name(&full), Some(expected), "{form}");
     }
+    let part = bench.sparse_file("ntfs", 8 << 20);
+    run("mkntfs -Q -F -q", &[&part]);
+    let clone = bench.path("clone");
+    run("ntfsclone --quiet --save-image --output", &[&clone, &part]);
+    assert_eq!(name(&clone), Some("an ntfsclone image"));
+    for (form, expected) in [("v7", "a tar archive"), ("pax", "a tar archive"), ("gnu", "a tar archive")] {
+        let packed = bench.path("packed.tar");
+        run(&format!("tar --format={form} --absolute-names -cf"), &[&packed, &raw]);
+        assert_eq!(name(&packed), Some(expected), "{form}");
+    }
+    // An ISO image that starts from a stick, too, is a disk.
+    let (tree, iso) = (bench.tree("iso"), bench.path("iso"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "text").unwrap();
+    run("xorriso -as mkisofs -quiet -partition_offset 16 -o", &[&iso, &tree]);
+    assert_eq!(name(&iso), None);
     for tool in ["gzip", "xz", "zstd", "bzip2"] {
         let packed = bench.path(&format!("packed.{tool}"));
         fs::write(&packed, output(&format!("{tool} -c"), &[&raw]).stdout).unwrap();

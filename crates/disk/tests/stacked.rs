@@ -2,18 +2,15 @@
 //! that the one filesystem found there does not explain, the whole range must be captured. A disk restored from its
 //! allocated sectors alone, onto random bytes, must look to blkid, wipefs, sfdisk and fsck like its source.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use base::{Extent, ExtentSet};
-use common::stack::{self, Stacked, stack};
-use common::{Bench, ends, have, map_of, output, read_at, show};
 use disk::{DiskMap, TableKind, claims, open_source};
+
+use crate::common::stack::{self, Stacked, stack};
+use crate::common::{self, Bench, ends, have, map_of, output, read_at, show};
 
 /// One disk to check, with its survey.
 struct Check<'a> {

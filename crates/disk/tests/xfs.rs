@@ -1,10 +1,6 @@
 //! Tests XFS as mkfs.xfs makes it and Linux fills it: a disk restored from its allocated sectors alone is intact, and
 //! what xfs_db says is free is left out.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "a test that fails says where")]
-
-mod common;
-
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::{Extent, ExtentSet};
-use common::{
+
+use crate::common::{
     Bench, Mounted, age, assert_understood, assert_whole, ends, have, is_root, map_of, paths, populate, run,
 };
 

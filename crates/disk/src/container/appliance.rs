@@ -2,18 +2,17 @@
 //!
 //! Source: DMTF's Open Virtualization Format 2.1 (DSP0243), section 5, and POSIX's `pax` for the archive.
 
-use std::io::{BufReader, Seek as _};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 
 use base::{Error, Result};
-use tar::Archive;
+use tar::{Archive, Header};
 
 use crate::{Geometry, ReadAt, Source};
 
-/// Where the archive says that it is one.
-const MAGIC_AT: usize = 257;
-const MAGIC: &[u8] = b"ustar";
-/// Longest name in the first header.
-const NAME_BYTES: usize = 100;
+/// Where a header has the sum of its bytes, which counts as blanks itself.
+const SUM: std::ops::Range<usize> = 148..156;
+/// How many members are looked at for the description, which is the first one.
+const MEMBERS_MAX: usize = 64;
 
 /// A member of an appliance that may be a disk: a part of its file.
 pub struct ArchivedDisk<'a> {
@@ -49,10 +48,49 @@ impl ReadAt for ArchivedDisk<'_> {
     }
 }
 
-/// Whether a file that begins with `front` is an appliance: its first member is the description.
-pub(super) fn is_appliance(front: &[u8]) -> bool {
-    let name = front[..NAME_BYTES].split(|byte| *byte == 0).next().unwrap_or_default();
-    front[MAGIC_AT..].starts_with(MAGIC) && name.to_ascii_lowercase().ends_with(b".ovf")
+/// Whether `disk`, which begins with `front`, is an appliance: one of its first members is a description. `None` if it
+/// is no archive. Programs put other headers before the first member, such as those of POSIX's `pax`.
+pub(super) fn archive_of(disk: &dyn ReadAt, front: &[u8]) -> Option<bool> {
+    let header = Header::from_byte_slice(front.first_chunk::<512>()?);
+    let sum = front.iter().enumerate().map(|(at, byte)| if SUM.contains(&at) { b' ' } else { *byte });
+    let sum: u32 = sum.map(u32::from).sum();
+    if front[0] == 0 || header.cksum().ok() != Some(sum) {
+        return None;
+    }
+    let mut archive = Archive::new(BufReader::new(Stream { disk, at: 0 }));
+    let entries = archive.entries_with_seek().into_iter().flatten();
+    // One that is damaged is an archive, too.
+    let names =
+        entries.map_while(std::result::Result::ok).map(|entry| entry.path_bytes().to_ascii_lowercase());
+    Some(names.take(MEMBERS_MAX).any(|name| name.ends_with(b".ovf")))
+}
+
+/// A disk from its first byte to its last.
+struct Stream<'a> {
+    disk: &'a dyn ReadAt,
+    at: u64,
+}
+
+impl Read for Stream<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.disk.geometry().size_bytes.saturating_sub(self.at);
+        let len = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.disk.read_exact_at(&mut buf[..len], self.at).map_err(std::io::Error::other)?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+impl Seek for Stream<'_> {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.disk.geometry().size_bytes.checked_add_signed(by),
+        };
+        self.at = at.ok_or(std::io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
 }
 
 /// The files in an appliance, in the order of the archive. `Io`, also if the archive breaks off.

@@ -8,13 +8,13 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base::{Error, ErrorKind, Result, is_zero};
 use flate2::{Compress, Compression, FlushCompress, Status};
 use sha2::{Digest as _, Sha256};
 
-use crate::file::io_error;
+use crate::file::{claim, io_error};
 use crate::{ReadAt as _, open_source};
 
 use super::open_virtual_disk;
@@ -36,7 +36,7 @@ const PART_CLUSTERS: usize = 16;
 /// A compressed QCOW2 file that takes the bytes of a disk in their order.
 pub struct Qcow2Stream {
     file: File,
-    name: String,
+    path: PathBuf,
     size_bytes: u64,
     threads: usize,
     /// Bytes of the disk that wait until there is work for all threads.
@@ -52,14 +52,17 @@ pub struct Qcow2Stream {
 }
 
 impl Qcow2Stream {
-    /// Makes the file at `path` for a disk of `size_bytes`; what it held is lost. `threads` compress. `Io`.
+    /// Makes the file at `path` for a disk of `size_bytes`; what it held is lost. `threads` compress. `Refused` if
+    /// another program writes to it; `Io`.
     pub fn create(path: &Path, size_bytes: u64, threads: usize) -> Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|e| io_error("open", path, e))?;
+        claim(&file, path)?;
+        file.set_len(0).map_err(|e| io_error("empty", path, e))?;
         let clusters = usize::try_from(size_bytes.div_ceil(CLUSTER as u64)).expect("64 bits");
         Ok(Self {
             file,
-            name: path.display().to_string(),
+            path: path.to_owned(),
             size_bytes,
             threads: threads.max(1),
             pending: Vec::new(),
@@ -75,10 +78,10 @@ impl Qcow2Stream {
     /// bytes of the disk; `Io`.
     pub fn finish(mut self) -> Result<Qcow2Written> {
         if self.taken + self.pending.len() as u64 != self.size_bytes {
-            let text = format!("`{}` has not got all bytes of its disk", self.name);
+            let text = format!("`{}` has not got all bytes of its disk", self.path.display());
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let name = self.name.clone();
+        let name = self.path.display().to_string();
         let failed = |error| Error::from_io(format!("write `{name}`"), error);
         // The last cluster is a whole one.
         self.pending.resize(self.pending.len().next_multiple_of(CLUSTER), 0);
@@ -87,7 +90,7 @@ impl Qcow2Stream {
         self.file.sync_all().map_err(failed)?;
         self.file.write_all_at(&header, 0).map_err(failed)?;
         self.file.sync_all().map_err(failed)?;
-        Ok(Qcow2Written { name: self.name, tables: self.tables, digest: self.hasher.finalize().into() })
+        Ok(Qcow2Written { path: self.path, tables: self.tables, digest: self.hasher.finalize().into() })
     }
 
     /// Compresses and writes all whole clusters that are pending.
@@ -237,7 +240,7 @@ fn pack(part: &[u8]) -> Vec<Packed> {
 
 /// A compressed QCOW2 that is complete.
 pub struct Qcow2Written {
-    name: String,
+    path: PathBuf,
     tables: Vec<Option<Box<[u64]>>>,
     digest: [u8; 32],
 }
@@ -245,7 +248,7 @@ pub struct Qcow2Written {
 impl Qcow2Written {
     /// Reads it back by the reader of QCOW2, and compares all that was written. `Verification` if it differs.
     pub fn verify(&self) -> Result<()> {
-        let source = open_source(Path::new(&self.name))?;
+        let source = open_source(&self.path)?;
         let disk = open_virtual_disk(&source, true, false)?;
         let size = disk.geometry().size_bytes;
         let (mut cluster, mut hasher) = (vec![0; CLUSTER], Sha256::new());
@@ -264,7 +267,7 @@ impl Qcow2Written {
         if hasher.finalize()[..] == self.digest {
             return Ok(());
         }
-        let text = format!("`{}` differs from what was written to it", self.name);
+        let text = format!("`{}` differs from what was written to it", self.path.display());
         Err(Error::new(ErrorKind::Verification, text))
     }
 }

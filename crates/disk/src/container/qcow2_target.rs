@@ -17,7 +17,7 @@ use imago::{
 use rustix::fs::Advice;
 
 use super::virtual_disk::{BACKING_LEN_MAX, Qcow2Header, check_qcow2};
-use crate::file::io_error;
+use crate::file::{claim, io_error};
 use crate::{ContainerKind, Geometry, ReadAt, WriteAt, container_of, open_source};
 
 /// A QCOW2 file, open for writing.
@@ -127,9 +127,10 @@ fn open(path: &Path, geometry: Geometry, resume: bool, base: Option<(&Path, &str
         .read(true)
         .write(true)
         .create(true)
-        .truncate(!resume)
+        .truncate(false)
         .open(path)
         .map_err(|e| io_error("open", path, e))?;
+    claim(&file, path)?;
     if resume {
         let header = check_qcow2(&file, &name)?;
         if header.backing != backing_name || !header.is_single {
@@ -137,6 +138,8 @@ fn open(path: &Path, geometry: Geometry, resume: bool, base: Option<(&Path, &str
                 "`{name}` has another backing file, a data file or snapshots: write a new one"
             ));
         }
+    } else {
+        file.set_len(0).map_err(|e| io_error("empty", path, e))?;
     }
     let handle = file.try_clone().map_err(failed)?;
     let storage =

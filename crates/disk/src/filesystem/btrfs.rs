@@ -168,6 +168,10 @@ impl AllocationReader for Btrfs {
         Ok(Superblock::read(volume)?.map(filesystem))
     }
 
+    fn end_bytes(&self, volume: &Volume) -> Result<Option<u64>> {
+        Ok(Superblock::read(volume)?.map(|(found, _)| found.device.bytes))
+    }
+
     fn allocated(&self, volume: &Volume, live: bool) -> std::result::Result<Allocation, Why> {
         require(!live, unmarked)?;
         let (superblock, bytes) =

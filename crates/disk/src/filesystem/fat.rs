@@ -1,6 +1,8 @@
 //! Reads FAT12, FAT16 and FAT32 (Microsoft, "FAT: General Overview of On-Disk Format" 1.03). How the three are told
 //! apart, and the marks of an unclean unmount, follow Linux (fs/fat/inode.c).
 
+mod files;
+
 use base::Result;
 use base::limits::SECTOR_BYTES;
 use base::wire::{Reader, Truncated};
@@ -9,6 +11,7 @@ use super::{Allocation, AllocationReader, Why, require, units};
 use crate::coverage::Coverage;
 use crate::volume::Volume;
 use crate::{Filesystem, text};
+pub(crate) use files::FatFiles;
 
 /// Bytes of a table that one read takes. It is a multiple of 2, 4 and 3 (a pair of 12-bit entries), so no read ends
 /// inside an entry.

@@ -246,6 +246,10 @@ impl AllocationReader for Lvm {
         Ok(Label::read(volume)?.map(filesystem))
     }
 
+    fn end_bytes(&self, volume: &Volume) -> Result<Option<u64>> {
+        Ok(Label::read(volume)?.map(|label| label.bytes))
+    }
+
     fn allocated(&self, volume: &Volume, live: bool) -> std::result::Result<Allocation, Why> {
         let label = Label::read(volume)?.ok_or_else(|| Why::Whole("its label is damaged".to_owned()))?;
         require(label.bytes <= volume.len_bytes(), || {

@@ -98,18 +98,24 @@ impl Boot {
             "the filesystem claims to be larger than its partition".to_owned()
         })?;
         require(self.table < self.clusters(), || "its file table lies behind its end".to_owned())?;
-        self.check_copy(volume)
+        self.end_with_copy(volume).map(drop)
     }
 
-    /// Compares the layout with the one in the copy of the boot sector, behind the last sector. Nothing else tells
-    /// where the filesystem ends.
-    fn check_copy(&self, volume: &Volume) -> std::result::Result<(), Why> {
-        let (mut first, mut copy) = ([0; LAYOUT_END], [0; LAYOUT_END]);
+    /// Where the filesystem ends with the copy of its boot sector, in bytes. Nothing else tells that, so the layout is
+    /// compared with the one in the copy. mkntfs and Windows have it behind the last sector; ntfsresize counts only
+    /// whole clusters, and puts it into the last sector of the partition all the same.
+    fn end_with_copy(&self, volume: &Volume) -> std::result::Result<u64, Why> {
+        let mut first = [0; LAYOUT_END];
         volume.read(&mut first, 0)?;
-        let there = volume.read(&mut copy, self.total_sectors * self.sector_bytes);
-        require(there.is_ok() && first[LAYOUT_START..] == copy[LAYOUT_START..], || {
-            "its boot sector and the copy of it differ".to_owned()
-        })
+        let last = (volume.len_bytes() / self.sector_bytes).saturating_sub(1);
+        for sector in [self.total_sectors, last] {
+            let mut copy = [0; LAYOUT_END];
+            let there = volume.read(&mut copy, sector * self.sector_bytes);
+            if there.is_ok() && first[LAYOUT_START..] == copy[LAYOUT_START..] {
+                return Ok((sector + 1) * self.sector_bytes);
+            }
+        }
+        Err(Why::Whole("its boot sector and the copy of it differ".to_owned()))
     }
 }
 
@@ -146,12 +152,17 @@ impl AllocationReader for Ntfs {
         }))
     }
 
+    fn end_bytes(&self, volume: &Volume) -> Result<Option<u64>> {
+        // With the copy of the boot sector.
+        let sectors = |boot: Boot| boot.total_sectors.saturating_add(1).saturating_mul(boot.sector_bytes);
+        Ok(Boot::read(volume)?.map(sectors))
+    }
+
     fn allocated(&self, volume: &Volume, live: bool) -> std::result::Result<Allocation, Why> {
         require(!live, unmarked)?;
         let boot = Boot::read(volume)?.ok_or_else(|| Why::Whole("it has no NTFS boot sector".to_owned()))?;
         boot.check(volume)?;
         let map = files::checked_bitmap(&boot, volume)?;
-        let scale = boot.sector_bytes / SECTOR_BYTES;
         let cluster_sectors = boot.cluster_bytes / SECTOR_BYTES;
         let mut used = Coverage::default();
         // The boot sectors and the code behind them.
@@ -159,8 +170,8 @@ impl AllocationReader for Ntfs {
         for (first, behind) in bitmap::runs(&map, boot.clusters()) {
             used.add(units(first, behind - first, cluster_sectors));
         }
-        // Sectors after the last whole cluster, and the copy of the boot sector behind the last sector.
-        let end_sectors = ((boot.total_sectors + 1) * scale).min(volume.sectors());
+        // Sectors after the last whole cluster, and the copy of the boot sector.
+        let end_sectors = boot.end_with_copy(volume)? / SECTOR_BYTES;
         let data_end = boot.clusters() * cluster_sectors;
         used.add(base::Extent::between(data_end, end_sectors));
         Ok(Allocation { used, end_sectors, doubts: Vec::new() })

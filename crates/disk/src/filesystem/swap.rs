@@ -81,6 +81,10 @@ impl AllocationReader for Swap {
         Ok(Header::read(volume)?.map(filesystem))
     }
 
+    fn end_bytes(&self, volume: &Volume) -> Result<Option<u64>> {
+        Ok(Header::read(volume)?.map(|found| (u64::from(found.last_page) + 1) * found.page_bytes))
+    }
+
     fn allocated(&self, volume: &Volume, _: bool) -> std::result::Result<Allocation, Why> {
         let header = Header::read(volume)?.ok_or_else(|| Why::Whole("it has no swap header".to_owned()))?;
         require(!header.hibernated, || "a hibernated system sleeps in this swap space".to_owned())?;

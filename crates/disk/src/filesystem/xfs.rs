@@ -185,6 +185,10 @@ impl AllocationReader for Xfs {
         Ok(Superblock::read(volume)?.map(filesystem))
     }
 
+    fn end_bytes(&self, volume: &Volume) -> Result<Option<u64>> {
+        Ok(Superblock::read(volume)?.map(|found| found.blocks.saturating_mul(found.block_bytes)))
+    }
+
     fn allocated(&self, volume: &Volume, _: bool) -> std::result::Result<Allocation, Why> {
         let superblock =
             Superblock::read(volume)?.ok_or_else(|| Why::Whole("it has no XFS superblock".to_owned()))?;

@@ -76,11 +76,11 @@ fn choose<'a>(all: &'a PhysicalVolume, wanted: Option<&str>) -> Result<Option<Ch
     }
 }
 
-/// Checks, before anything is written, that the volume in the physical volume at `extent` of `path` can grow: its tools
-/// are there, and a device mapper if its pieces need one. `Refused` if not.
-pub(super) fn check(path: &Path, extent: Extent, wanted: Option<&str>) -> Result<()> {
-    let source = open_source(path)?;
-    let all = match physical_volume(&Volume::new(&source, extent)) {
+/// Checks, before anything is written, that the volume `wanted`, or the only one that can, will grow in the physical
+/// volume at `extent` of `disk`: it exists, its tools are there, and a device mapper if its pieces need one. `Refused`
+/// if not.
+pub fn check_volume(disk: &dyn ReadAt, extent: Extent, wanted: Option<&str>) -> Result<()> {
+    let all = match physical_volume(&Volume::new(disk, extent)) {
         // Only the physical volume grows.
         Err(error) if error.kind() == ErrorKind::Refused && wanted.is_none() => return Ok(()),
         found => found?,
@@ -94,6 +94,34 @@ pub(super) fn check(path: &Path, extent: Extent, wanted: Option<&str>) -> Result
         return Ok(());
     }
     tools::check("a volume of several pieces", &["dmsetup"])
+}
+
+/// What a growth changes inside a physical volume. Places are those of the disk.
+pub(super) struct Inside {
+    /// The sectors before the first extent, where LVM has its metadata.
+    pub(super) metadata: Extent,
+    /// The first piece of the volume that grows, with the beginning of its filesystem.
+    pub(super) front: Extent,
+    /// The size of that volume in bytes.
+    pub(super) bytes: u64,
+}
+
+/// What growing the volume `wanted`, or the only one that can, changes in the physical volume at `extent` of `disk`.
+/// `None` if only the physical volume grows.
+pub(super) fn inside(disk: &dyn ReadAt, extent: Extent, wanted: Option<&str>) -> Result<Option<Inside>> {
+    let all = match physical_volume(&Volume::new(disk, extent)) {
+        Err(error) if error.kind() == ErrorKind::Refused && wanted.is_none() => return Ok(None),
+        found => found?,
+    };
+    let chosen = choose(&all, wanted)?;
+    Ok(chosen.and_then(|choice| {
+        let piece = choice.pieces.first()?;
+        Some(Inside {
+            metadata: Extent::new(extent.start, all.extents.start),
+            front: Extent::new(extent.start + piece.start, piece.count),
+            bytes: bytes(choice.pieces),
+        })
+    }))
 }
 
 /// Whether all that is free lies behind the volume, which has one piece.

@@ -33,7 +33,7 @@ pub(super) fn make(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
         return Ok(());
     }
     let Some(partition) = disk.map.partitions.iter().find(|partition| esp::is_one(partition)) else {
-        return Err(Error::new(ErrorKind::Refused, "the disk has no EFI system partition"));
+        return Err(Error::new(ErrorKind::Refused, esp::NONE));
     };
     let device = disk.attach(partition)?;
     let loader = loader(device.path());

@@ -7,15 +7,25 @@ use base::{Error, ErrorKind, Result};
 
 use super::parts::{Disk, Done};
 use crate::Partition;
+use crate::grow::Slot;
+use crate::scratch::private_folder;
 use crate::tools::run;
 
 /// Types of the partition: GPT, and MBR.
-pub(super) const TYPES: [&str; 2] = ["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "ef"];
+const TYPES: [&str; 2] = ["c12a7328-f81f-11d2-ba4b-00a0c93ec93b", "ef"];
 /// The loaders that firmware looks for, by architecture: the suffix of a vendor's loader, and the name.
 const FALLBACKS: &[(&str, &str)] =
     &[("x64", "BOOTX64.EFI"), ("aa64", "BOOTAA64.EFI"), ("ia32", "BOOTIA32.EFI")];
 /// Loaders of vendors, best first, and what each needs beside it.
 const LOADERS: &[(&str, &[&str])] = &[("shim", &["grub", "mm"]), ("grub", &[]), ("systemd-boot", &[])];
+
+/// In the refusal of a disk without one.
+pub(super) const NONE: &str = "the disk has no EFI system partition";
+
+/// Whether `slot` is an EFI system partition with FAT.
+pub(super) fn is_slot(slot: &Slot) -> bool {
+    TYPES.contains(&slot.type_id.as_str()) && slot.kind.as_deref() == Some("vfat")
+}
 
 /// Whether `partition` is an EFI system partition with FAT.
 pub(super) fn is_one(partition: &Partition) -> bool {
@@ -31,25 +41,12 @@ pub(super) fn list(device: &Path, folder: &str) -> Result<Vec<String>> {
     Ok(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// The text of a file; `None` if there is none.
-pub(super) fn read(device: &Path, name: &str) -> Result<Option<String>> {
-    found(run("mcopy", &["-n", "-i"], &[device, Path::new(&at(name)), Path::new("-")], None))
-}
-
 /// What a tool said; `None` if it did not find the file or folder.
 fn found(said: Result<String>) -> Result<Option<String>> {
     match said {
         Err(error) if error.to_string().contains("not found") => Ok(None),
         said => said.map(Some),
     }
-}
-
-/// Replaces a file.
-pub(super) fn write(device: &Path, name: &str, bytes: &[u8]) -> Result<()> {
-    let failed = |error| Error::from_io("make a temporary file", error);
-    let file = tempfile::NamedTempFile::new().map_err(failed)?;
-    std::fs::write(file.path(), bytes).map_err(failed)?;
-    run("mcopy", &["-o", "-i"], &[device, file.path(), Path::new(&at(name))], None).map(drop)
 }
 
 fn at(name: &str) -> String {
@@ -83,7 +80,7 @@ impl Loaders {
 /// Copies a vendor's loader to where firmware looks that knows of none. Does nothing where one is.
 pub(super) fn ensure_loader(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
     let Some(partition) = disk.map.partitions.iter().find(|partition| is_one(partition)) else {
-        return Err(Error::new(ErrorKind::Refused, "the disk has no EFI system partition"));
+        return Err(Error::new(ErrorKind::Refused, NONE));
     };
     let device = disk.attach(partition)?;
     let path = device.path();
@@ -122,7 +119,7 @@ pub(super) fn ensure_loader(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
 }
 
 fn copy(device: &Path, from: &str, to: &str) -> Result<()> {
-    let folder = tempfile::tempdir().map_err(|error| Error::from_io("make a temporary folder", error))?;
+    let folder = private_folder(None).map_err(|error| Error::from_io("make a temporary folder", error))?;
     let file = folder.path().join("loader");
     run("mcopy", &["-n", "-i"], &[device, Path::new(&at(from)), &file], None)?;
     run("mcopy", &["-o", "-i"], &[device, &file, Path::new(&at(to))], None).map(drop)

@@ -1,33 +1,18 @@
 //! New identifiers of a disk and its partitions, and the references to them in the files by which Linux boots.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use base::{Error, Result};
+use base::{Error, ErrorKind, Result};
 
-use super::esp;
-use super::parts::{Disk, Done, places};
-use super::root::Root;
+use super::parts::{Disk, Done};
+use super::references::{Replaced, refer};
+use crate::TableKind;
 use crate::tools::{Attached, run};
-use crate::{Partition, TableKind};
 
-/// Files of a root filesystem, or of one for /boot, that name partitions.
-const FILES: &[&str] = &[
-    "etc/fstab",
-    "etc/crypttab",
-    "etc/default/grub",
-    "etc/kernel/cmdline",
-    "boot/grub/grub.cfg",
-    "boot/grub2/grub.cfg",
-    "boot/extlinux/extlinux.conf",
-    "grub/grub.cfg",
-    "grub2/grub.cfg",
-    "extlinux/extlinux.conf",
-];
-/// Folders whose files `*.conf` do.
-const FOLDERS: &[&str] = &["boot/loader/entries", "loader/entries", "etc/default/grub.d"];
-/// The same on the EFI system partition.
-const ESP_FILES: &[&str] =
-    &["EFI/debian/grub.cfg", "EFI/ubuntu/grub.cfg", "EFI/BOOT/grub.cfg", "loader/loader.conf"];
+/// In the refusal of a disk whose files name identifiers that would be replaced, and can't be changed.
+pub const STALE: &str = "files that can't be changed name old identifiers";
+/// How many such files an error names.
+const NAMED_MAX: usize = 12;
 
 /// A random GUID (version 4) as text.
 pub(super) fn random_guid() -> Result<String> {
@@ -51,36 +36,80 @@ struct Change {
 }
 
 /// Gives the disk and its partitions new identifiers, and changes the references. If that fails, the old ones are put
-/// back.
-pub(super) fn renew(disk: &Disk<'_>, done: &mut Done) -> Result<()> {
-    let mut changes = Vec::new();
-    let old = disk.map.disk_id.clone().unwrap_or_default();
+/// back. `machine` is the content of the root's `machine-id`. `Refused`, before anything changes, if files name old
+/// identifiers that can't be changed, unless `accepts_stale`.
+pub(super) fn renew(
+    disk: &Disk<'_>,
+    machine: Option<&[u8]>,
+    accepts_stale: bool,
+    done: &mut Done,
+) -> Result<()> {
+    let changes = changes(disk)?;
+    let (forth, back) = (pairs(disk, &changes, false), pairs(disk, &changes, true));
+    let mut sought = pairs(disk, &changes, false);
+    sought.extend(machine_id(machine));
+    let stale = refer(disk, &sought, false)?.stale;
+    if !stale.is_empty() && !accepts_stale {
+        return Err(Error::new(ErrorKind::Refused, format!("{STALE}: {}", listed(&stale))));
+    }
+    let result = set(disk, &changes, false).and_then(|()| refer(disk, &forth, true));
+    let found = result.inspect_err(|_| {
+        // The first error is the one that counts.
+        let _ = refer(disk, &back, true);
+        let _ = set(disk, &changes, true);
+    })?;
+    done.push("new identifiers of disk and partitions".to_owned());
+    if found.count > 0 {
+        done.push(format!("{} references to them changed", found.count));
+    }
+    if !stale.is_empty() {
+        done.push(format!("{STALE}: {}", listed(&stale)));
+    }
+    Ok(())
+}
+
+fn listed(files: &[String]) -> String {
+    let more = files.len().saturating_sub(NAMED_MAX);
+    let named = files[..files.len() - more].join(", ");
+    if more == 0 { named } else { format!("{named}, and {more} more") }
+}
+
+/// The identifiers that the disk has, with new ones.
+fn changes(disk: &Disk<'_>) -> Result<Vec<Change>> {
     let is_gpt = disk.map.table == TableKind::Gpt;
+    let old = disk.map.disk_id.clone().unwrap_or_default();
     let new = if is_gpt { random_guid()? } else { format!("{:08x}", u32::from_le_bytes(random()?).max(1)) };
-    changes.push(Change { number: None, old, new });
+    let mut changes = vec![Change { number: None, old, new }];
     for partition in disk.map.partitions.iter().filter(|_| is_gpt) {
         if let Some(old) = partition.uuid.clone() {
             changes.push(Change { number: Some(partition.number), old, new: random_guid()? });
         }
     }
-    // In an MBR a partition's identifier is that of the disk with its number.
-    let pair = |old: &str, new: &str| match is_gpt {
-        true => (old.to_owned(), new.to_owned()),
-        false => (format!("{old}-"), format!("{new}-")),
+    Ok(changes)
+}
+
+/// The identifiers as files name them, from old to new, or back. In an MBR a partition's identifier is that of the disk
+/// with its number.
+fn pairs(disk: &Disk<'_>, changes: &[Change], back: bool) -> Vec<Replaced> {
+    let is_gpt = disk.map.table == TableKind::Gpt;
+    let pair = |Change { old, new, .. }: &Change, suffix: &str| {
+        let (old, new) = (format!("{old}{suffix}"), format!("{new}{suffix}"));
+        if back { Replaced { old: new, new: Some(old) } } else { Replaced { old, new: Some(new) } }
     };
-    let forth: Vec<_> = changes.iter().map(|change| pair(&change.old, &change.new)).collect();
-    let result = set(disk, &changes, false).and_then(|()| refer(disk, &forth));
-    let count = result.inspect_err(|_| {
-        let back: Vec<_> = changes.iter().map(|change| pair(&change.new, &change.old)).collect();
-        // The first error is the one that counts.
-        let _ = refer(disk, &back);
-        let _ = set(disk, &changes, true);
-    })?;
-    done.push("new identifiers of disk and partitions".to_owned());
-    if count > 0 {
-        done.push(format!("{count} references to them changed"));
+    let named = changes.iter().filter(|change| !change.old.is_empty());
+    if is_gpt {
+        return named.map(|change| pair(change, "")).collect();
     }
-    Ok(())
+    let suffixes = disk.map.partitions.iter().map(|partition| format!("-{:02x}", partition.number));
+    let suffixes: Vec<_> = suffixes.collect();
+    named.flat_map(|change| suffixes.iter().map(|suffix| pair(change, suffix))).collect()
+}
+
+/// The machine-id of the system on the disk, as a kernel's command line gives it: the new one is not known yet.
+fn machine_id(file: Option<&[u8]>) -> Option<Replaced> {
+    let id = std::str::from_utf8(file?).ok()?.trim();
+    let is_one = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_one.then(|| Replaced { old: format!("systemd.machine_id={id}"), new: None })
 }
 
 /// Writes the new identifiers into the table, or the old ones back.
@@ -99,81 +128,16 @@ fn set(disk: &Disk<'_>, changes: &[Change], back: bool) -> Result<()> {
     whole.end()
 }
 
-/// Changes the references in all files that may have some; returns how many.
-fn refer(disk: &Disk<'_>, changes: &[(String, String)]) -> Result<usize> {
-    let mut count = 0;
-    for (partition, kind, options) in disk.linux() {
-        let (mounted, device) = disk.mount(partition, kind, options)?;
-        let top = Root::at(mounted.path())?;
-        for root in places(kind).iter().filter_map(|below| top.below(below)) {
-            count += refer_below(&root, changes)?;
-        }
-        drop(top);
-        mounted.end()?;
-        device.end()?;
-    }
-    let is_esp = |partition: &&Partition| esp::is_one(partition);
-    for partition in disk.map.partitions.iter().filter(is_esp) {
-        let device = disk.attach(partition)?;
-        let entries = esp::list(device.path(), "loader/entries")?;
-        let entries = entries.into_iter().map(|name| format!("loader/entries/{name}"));
-        for name in entries.chain(ESP_FILES.iter().map(|name| (*name).to_owned())) {
-            let Some(text) = esp::read(device.path(), &name)? else { continue };
-            let (new, found) = replaced(&text, changes);
-            if found > 0 {
-                esp::write(device.path(), &name, new.as_bytes())?;
-                count += found;
-            }
-        }
-        device.end()?;
-    }
-    Ok(count)
-}
-
-fn refer_below(root: &Root, changes: &[(String, String)]) -> Result<usize> {
-    let entries = FOLDERS
-        .iter()
-        .flat_map(|folder| root.list(folder).into_iter().map(move |name| Path::new(folder).join(name)));
-    let entries = entries.filter(|path| path.extension().is_some_and(|end| end == "conf" || end == "cfg"));
-    let mut count = 0;
-    for path in FILES.iter().map(PathBuf::from).chain(entries) {
-        let Some(bytes) = root.read(&path)? else { continue };
-        // A file that is no text has no references.
-        let Ok(text) = String::from_utf8(bytes) else { continue };
-        let (new, found) = replaced(&text, changes);
-        if found > 0 {
-            root.write(&path, new.as_bytes(), 0o644)?;
-            count += found;
-        }
-    }
-    Ok(count)
-}
-
-/// `text` with all old identifiers replaced, whatever their case, and how many there were.
-fn replaced(text: &str, changes: &[(String, String)]) -> (String, usize) {
-    let (mut text, mut count) = (text.to_owned(), 0);
-    for (old, new) in changes.iter().filter(|(old, _)| !old.is_empty()) {
-        let lower = text.to_ascii_lowercase();
-        let places: Vec<_> = lower.match_indices(&old.to_ascii_lowercase()).map(|(at, _)| at).collect();
-        count += places.len();
-        for at in places.into_iter().rev() {
-            text.replace_range(at..at + old.len(), new);
-        }
-    }
-    (text, count)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn references_change_whatever_their_case() {
-        let changes = [("aa-11".to_owned(), "bb-22-long".to_owned()), ("cc".to_owned(), "dd".to_owned())];
-        let (text, count) = replaced("ü PARTUUID=AA-11 aa-11 / ext4\ncc", &changes);
-        assert_eq!((text.as_str(), count), ("ü PARTUUID=bb-22-long bb-22-long / ext4\ndd", 3));
-        assert_eq!(replaced("nothing", &changes).1, 0);
+    fn guids_are_random_and_an_error_names_some_files() {
         let (one, two) = (random_guid().unwrap(), random_guid().unwrap());
         assert!(one != two && one.len() == 36 && one.as_bytes()[14] == b'4', "{one}");
+        let names: Vec<_> = (0..14).map(|number| number.to_string()).collect();
+        assert_eq!(listed(&names[..2]), "0, 1");
+        assert!(listed(&names).ends_with("10, 11, and 2 more"));
     }
 }

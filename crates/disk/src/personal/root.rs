@@ -5,10 +5,12 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base::{Error, Result};
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, mkdirat, openat2, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat2, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 /// The longest file that is read.
@@ -47,6 +49,11 @@ impl Root {
 
     /// The content of a regular file; `None` if there is none, or if it is longer than any that is meant.
     pub(super) fn read(&self, path: impl AsRef<Path>) -> Result<Option<Vec<u8>>> {
+        self.read_up_to(path, BYTES_MAX)
+    }
+
+    /// The same for a file of at most `most` bytes.
+    pub(super) fn read_up_to(&self, path: impl AsRef<Path>, most: u64) -> Result<Option<Vec<u8>>> {
         let path = path.as_ref();
         let file = match self.open(path, OFlags::RDONLY, 0) {
             Ok(file) => File::from(file),
@@ -54,11 +61,11 @@ impl Root {
             Err(error) => return Err(failed("open", path, error)),
         };
         let found = file.metadata().map_err(|error| failed("look at", path, error))?;
-        if !found.is_file() || found.len() > BYTES_MAX {
+        if !found.is_file() || found.len() > most {
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        file.take(BYTES_MAX).read_to_end(&mut bytes).map_err(|error| failed("read", path, error))?;
+        file.take(most).read_to_end(&mut bytes).map_err(|error| failed("read", path, error))?;
         Ok(Some(bytes))
     }
 
@@ -100,6 +107,39 @@ impl Root {
                 Err(error) => Err(failed("remove", path, error)),
             },
         }
+    }
+
+    /// The regular files in `folder`, and in the folders in it down to `depth`, sorted. No symbolic link is followed,
+    /// and no subvolume of a btrfs is entered: each has its root.
+    pub(super) fn files(&self, folder: &str, depth: u32) -> Vec<PathBuf> {
+        let device = |root: &Self| fstat(&root.0).map(|found| found.st_dev).ok();
+        let below = self.below(folder).filter(|below| device(below) == device(self));
+        let Some(inside) = below.and_then(|below| Dir::read_from(&below.0).ok()) else { return Vec::new() };
+        let mut files = Vec::new();
+        for entry in inside.filter_map(std::result::Result::ok) {
+            let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+            let path = Path::new(folder).join(&name);
+            let kind = match entry.file_type() {
+                FileType::Unknown => self.kind_of(&path),
+                known => known,
+            };
+            match kind {
+                FileType::RegularFile => files.push(path),
+                FileType::Directory if depth > 0 && name != "." && name != ".." => {
+                    // A path that is no text is none of those that a machine starts by.
+                    files.extend(path.to_str().map(|path| self.files(path, depth - 1)).unwrap_or_default());
+                }
+                _ => {}
+            }
+        }
+        files.sort();
+        files
+    }
+
+    /// What is at `path`, where its folder does not tell.
+    fn kind_of(&self, path: &Path) -> FileType {
+        let found = statat(&self.0, path, AtFlags::SYMLINK_NOFOLLOW);
+        found.map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode))
     }
 
     /// Names in a folder, sorted; none if there is no such folder.
