@@ -93,6 +93,11 @@ impl Catalogue {
         &self.origin
     }
 
+    /// Whether the image is of a whole disk, not of one partition.
+    pub(crate) fn is_whole_disk(&self) -> bool {
+        self.origin.start_sector == 0 && self.origin.disk_sectors == self.layout.size_sectors
+    }
+
     /// What the capture found on that disk.
     pub(crate) fn disk(&self) -> &DiskRecord {
         &self.disk

@@ -15,6 +15,7 @@ use crate::cipher::{CIPHER_NAME, Cipher};
 use crate::extents::ChunkSize;
 use crate::layout::Layout;
 use crate::leaf::Leaf;
+use crate::made::{Made, is_false};
 use crate::records::{digest_hex, root_record};
 use crate::source_record::SourceRecord;
 use crate::tree::Root;
@@ -52,6 +53,10 @@ pub struct Manifest {
     /// the disk recognises the version by them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    /// How it was made; `None` in what older programs published. The publisher fills it in for a version with a
+    /// parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Made>,
     /// The versions that show disks at one moment, if this is a set of them. Its own disk is empty then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<Member>,
@@ -205,12 +210,6 @@ pub struct FilesystemRecord {
     /// then.
     #[serde(default, skip_serializing_if = "is_false")]
     pub changed: bool,
-}
-
-/// For fields that are left out of the JSON where they are false.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// What a capture counted. Bytes are those of the disk, unless stated otherwise.

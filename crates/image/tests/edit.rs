@@ -1,20 +1,17 @@
 //! Tests edits of trees, ranges of trees and differences between trees: compares them with plain maps of leaves.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
-
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Chance, ErrorKind, Result};
-use common::{build, flatten, plain, random_leaf, small};
 use image::manifest::Statistics;
 use image::tree::NodeSource;
 use image::{
     ChunkExtents, Cipher, Differences, Leaf, Leaves, MemoryObjects, ObjectRef, ObjectSource, Root,
     TreeEditor, Verified,
 };
+
+use crate::common::{build, flatten, plain, random_leaf, small};
 
 type Map = BTreeMap<u64, Leaf>;
 

@@ -1,23 +1,21 @@
 //! Tests golden files of format version 1, good and broken: later releases must read them, and must still
 //! write nodes and encrypted files with the same bytes.
 //!
-//! `DISKCAST_BLESS=1 cargo test -p diskcast-image --test golden` writes golden files that do not exist yet. It never
+//! `DISKCAST_BLESS=1 cargo test --workspace --test image golden::` writes golden files that do not exist yet. It never
 //! changes an existing file.
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod common;
 
 use std::path::PathBuf;
 
 use base::{Chance, Digest, ErrorKind, Extent};
 use bytes::Bytes;
-use common::{build, manifest, random_extents, small};
 use image::node::Node;
 use image::{
     Binding, ChunkExtents, ChunkRef, Cipher, Decoder, EncryptionKey, Leaf, Manifest, MemoryObjects,
     ObjectKind, ObjectRef, ObjectSource, PublicKey, Run, SignedManifest, SigningKey, SourceRecord, Trust,
     Verified,
 };
+
+use crate::common::{build, manifest, random_extents, small};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/image").join(name)
@@ -30,7 +28,7 @@ fn golden(name: &str, made: &[u8]) -> Vec<u8> {
         std::fs::write(&path, made).unwrap();
     }
     std::fs::read(&path).unwrap_or_else(|e| {
-        panic!("{}: {e}; DISKCAST_BLESS=1 cargo test -p diskcast-image --test golden", path.display())
+        panic!("{}: {e}; DISKCAST_BLESS=1 cargo test --workspace --test image golden::", path.display())
     })
 }
 

@@ -1,23 +1,18 @@
 //! Tests that the backup of a GPT moves to the end of a larger target like with `sgdisk -e`, and that the tools of
 //! gdisk and util-linux find no problem.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "helpers of tests unwrap, too")]
-
-mod common;
-#[path = "../../disk/tests/common/mod.rs"]
-mod tools;
-
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{install, small};
 use disk::{SurveyOptions, TargetOptions, WriteAt, open_source, open_target, survey};
 use image::{
     CaptureOptions, Catalogue, Cipher, InstallOptions, InstallReport, Installer, Manifest, MemoryObjects,
     NoProgress, Reuse, capture,
 };
-use tools::{Bench, have, output, run};
+
+use crate::common::{install, small};
+use crate::tools::{Bench, have, output, run};
 
 const SIZE: u64 = 8 << 20;
 

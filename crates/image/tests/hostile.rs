@@ -1,17 +1,15 @@
 //! Tests trees that a hostile publisher could make: every digest is right, but the content is not valid.
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod common;
 
 use std::sync::Arc;
 
 use base::{Digest, ErrorKind};
-use common::{build, key, manifest, plain, small};
 use disk::device::MemoryDisk;
 use image::{
     Catalogue, Child, ChunkExtents, ChunkRef, Cipher, InstallOptions, Installer, Leaf, Leaves, Manifest,
     MemoryObjects, NoProgress, ObjectKind, ObjectRef, ObjectSink, Root, Run, TreeBuilder,
 };
+
+use crate::common::{self, build, key, manifest, plain, small};
 
 fn runs(runs: &[(u16, u16)]) -> ChunkExtents {
     ChunkExtents::from_runs(small(), runs.iter().map(|&(start, count)| Run { start, count })).unwrap()

@@ -1,10 +1,9 @@
 //! Tests manifests: round trip, signatures, damaged bytes, and contradictions that encoding refuses.
 
-mod common;
-
 use base::ErrorKind;
-use common::{manifest, small};
 use image::{Child, Manifest, PublicKey, Root, SignedManifest, SigningKey};
+
+use crate::common::{manifest, small};
 
 fn sample() -> Manifest {
     let digest = base::Digest::of(b"root");

@@ -1,15 +1,9 @@
 //! Tests old signatures: an install erases those in free space before it writes anything else. It never erases content
 //! of the image, anything that an install wrote, or partitions that were left out of the image.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod common;
-
 use std::sync::Arc;
 
 use base::{ErrorKind, Extent, ExtentSet, Result};
-use common::disks::{Fault, FaultyDisk, map};
-use common::{install, small};
 use disk::device::MemoryDisk;
 use disk::{DiskMap, Geometry, Partition, ReadAt, TableKind, WriteAt};
 use image::{
@@ -17,6 +11,9 @@ use image::{
     NoProgress, Reuse, capture, old_signatures,
 };
 use parking_lot::Mutex;
+
+use crate::common::disks::{Fault, FaultyDisk, map};
+use crate::common::{install, small};
 
 const SECTORS: u64 = 16 << 11;
 const SWAP: (u64, &[u8]) = (4086, b"SWAPSPACE2");

@@ -1,9 +1,5 @@
 //! The layout of a version as QCOW2, without its content: QEMU finds no fault in it, and each cluster of the disk where
-//! the layout says. To repeat one test: `cargo test -p diskcast-image --test qcow2 <name>`.
-
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
+//! the layout says. To repeat one test: `cargo test --workspace --test image qcow2::<name>`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,8 +9,9 @@ use std::path::Path;
 use std::process::Command;
 
 use base::{Chance, Result};
-use common::random_leaf;
 use image::{ChunkExtents, ChunkSize, Layout, Leaf, LeafRun, Qcow2Layout};
+
+use crate::common::random_leaf;
 
 const CLUSTER: u64 = 1 << 16;
 

@@ -1,19 +1,16 @@
 //! Tests what an install finds on its target: chunks in their places, and chunks that moved.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod common;
-
 use std::sync::Arc;
 
 use base::{Chance, ErrorKind, Extent, ExtentSet};
-use common::disks::{Fault, FaultyDisk, map};
-use common::{install, small};
 use disk::device::MemoryDisk;
 use image::{
     CaptureOptions, Catalogue, Cipher, FreeSpace, InstallOptions, InstallReport, Installer, Manifest,
     MemoryObjects, NoProgress, Reuse, capture,
 };
+
+use crate::common::disks::{Fault, FaultyDisk, map};
+use crate::common::{install, small};
 
 /// Bytes of a chunk.
 const CHUNK: usize = 1 << 16;

@@ -1,22 +1,19 @@
 //! Tests capture and install together: allocated sectors are restored, free space is treated as asked, and faults are
 //! reported as errors.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod common;
-
 use std::sync::Arc;
 
 use base::{Chance, ErrorKind, Extent, ExtentSet};
 use bytes::Bytes;
-use common::disks::{Fault, FaultyDisk, Sample, SparseDisk, map, sample};
-use common::{install, key, small};
 use disk::ReadAt;
 use disk::device::MemoryDisk;
 use image::{
     CaptureOptions, Catalogue, Cipher, FreeSpace, InstallOptions, Installer, KnownChunks, Manifest,
     MemoryObjects, NoProgress, ObjectSink, ObjectSource, Offer, Reuse, capture,
 };
+
+use crate::common::disks::{Fault, FaultyDisk, Sample, SparseDisk, map, sample};
+use crate::common::{install, key, small};
 
 fn options() -> CaptureOptions {
     CaptureOptions { chunk: small(), threads: 3, ..CaptureOptions::default() }

@@ -1,21 +1,18 @@
 //! Tests installs that write several targets in one pass.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Chance, ErrorKind, Extent, ExtentSet};
 use bytes::Bytes;
-use common::disks::{Fault, FaultyDisk, map};
-use common::small;
 use disk::WriteAt;
 use image::{
     CaptureOptions, Catalogue, Cipher, InstallOptions, Installer, Manifest, MemoryObjects, NoProgress,
     ObjectRef, ObjectSource, Offer, Reuse, capture,
 };
+
+use crate::common::disks::{Fault, FaultyDisk, map};
+use crate::common::small;
 
 const BYTES: usize = 64 << 16;
 

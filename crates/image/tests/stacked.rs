@@ -3,14 +3,7 @@
 //! wipefs and sfdisk for the disk and for all partitions, nested ones too; the filesystems' own checkers; and the
 //! files after the kernel has mounted the filesystem.
 //!
-//! `DISKCAST_STACKED=17 cargo test -p diskcast-image --test stacked` runs one seed again; `17..40` runs a range.
-
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "helpers of tests unwrap, too")]
-
-#[path = "common/stack.rs"]
-mod stack;
-#[path = "../../disk/tests/common/mod.rs"]
-mod tools;
+//! `DISKCAST_STACKED=17 cargo test --workspace --test image stacked::` runs one seed again; `17..40` runs a range.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -27,8 +20,9 @@ use image::{
     capture,
 };
 use parking_lot::Mutex;
-use stack::{Stacker, Templates};
-use tools::{Bench, have, is_root, output};
+
+use crate::stack::{Stacker, Templates};
+use crate::tools::{Bench, have, is_root, output};
 
 const TOOLS: &[&str] = &[
     "sfdisk",
@@ -94,7 +88,7 @@ fn copies_of_stacked_disks_are_seen_as_their_sources() {
     failures.sort();
     let numbers: Vec<_> = failures.iter().map(|(seed, _)| *seed).collect();
     if let Some((seed, difference)) = failures.first() {
-        let again = format!("DISKCAST_STACKED={seed} cargo test -p diskcast-image --test stacked");
+        let again = format!("DISKCAST_STACKED={seed} cargo test --workspace --test image stacked::");
         panic!("{} seeds fail: {numbers:?}\n{difference}\nto see this again: {again}", failures.len());
     }
     if seeds.end - seeds.start >= 500 {
@@ -162,7 +156,15 @@ impl Side {
         let at = self.0.join("mount");
         let is_btrfs = kind == "btrfs";
         let _one_at_a_time = is_btrfs.then(|| MOUNTING.lock());
-        let mounted = output(&format!("mount -t {kind} -o {how}"), &[&file, &at]);
+        let mount = || output(&format!("mount -t {kind} -o {how}"), &[&file, &at]);
+        let mut mounted = mount();
+        // Others take loop devices, too: that says nothing about the filesystem.
+        for _ in 0..100 {
+            if !String::from_utf8_lossy(&mounted.stderr).contains("loop device") {
+                break;
+            }
+            mounted = mount();
+        }
         if !mounted.status.success() {
             return "not mounted\n".to_owned();
         }

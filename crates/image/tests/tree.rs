@@ -1,14 +1,13 @@
 //! Tests trees and catalogues: round trips, huge sparse images, catalogues learned node by node, and hostile nodes.
 
-mod common;
-
 use base::{Chance, ErrorKind};
 use bytes::Bytes;
-use common::{build, flatten, manifest, plain, random_leaf, small};
 use image::{
     Catalogue, CatalogueBuilder, Child, ChunkExtents, Cipher, Leaf, LeafRun, Leaves, MemoryObjects,
     ObjectKind, ObjectRef, ObjectSource, Root, TreeBuilder,
 };
+
+use crate::common::{build, flatten, manifest, plain, random_leaf, small};
 
 /// Leaves with free gaps and runs of zeros between them.
 fn random_leaves(chance: &mut Chance, chunk_count: u64) -> Vec<(u64, Leaf)> {

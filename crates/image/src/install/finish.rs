@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use base::{Error, ErrorKind, Extent, Result};
 use disk::{backup_gpt, stale};
 
-use super::old::{Old, is_whole_disk};
+use super::old::Old;
 use super::options::InstallOptions;
 use super::shared::Shared;
 
@@ -38,7 +38,7 @@ pub(super) fn finalize(shared: &Shared, options: &InstallOptions) -> Result<()> 
 /// Moves the backup of the GPT, if the image is of a whole disk, and returns its new sectors.
 fn move_backup(shared: &Shared) -> Result<Option<Extent>> {
     let layout = &shared.plan.layout;
-    if !is_whole_disk(&shared.catalogue) {
+    if !shared.catalogue.is_whole_disk() {
         return Ok(None);
     }
     backup_gpt::move_to_end(&*shared.target, layout.logical_sector_bytes, layout.size_bytes())

@@ -100,7 +100,7 @@ impl Old {
         let Some(id) = &catalogue.disk().id else { return Ok(()) };
         // On a target of the image's size the backup lies inside the image and is part of its content.
         let larger = self.size_bytes > catalogue.layout().size_bytes();
-        if larger && is_whole_disk(catalogue) && target.geometry().size_bytes == self.size_bytes {
+        if larger && catalogue.is_whole_disk() && target.geometry().size_bytes == self.size_bytes {
             let unit = catalogue.layout().logical_sector_bytes;
             let found = backup_gpt::find_at_end(target, unit, id)
                 .map_err(|error| error.within("look for a backup of the GPT"))?;
@@ -142,10 +142,4 @@ impl Old {
         let (kind, offset, len) = (one.kind, one.offset, one.len);
         OldSignature { kind, partition: self.numbers[one.volume], offset, len }
     }
-}
-
-/// Whether the image is of a whole disk, not of one partition.
-pub(super) fn is_whole_disk(catalogue: &Catalogue) -> bool {
-    let (origin, layout) = (catalogue.origin(), catalogue.layout());
-    origin.start_sector == 0 && origin.disk_sectors == layout.size_sectors
 }

@@ -1,11 +1,10 @@
 //! The work of one thread on one chunk: decode and write it, or read it back and compare.
 
-use base::limits::SECTOR_BYTES;
 use base::{Digest, Error, Result};
 
 use crate::buffer::AlignedBuffer;
 use crate::chunk::Decoder;
-use crate::extents::{ChunkExtents, Run};
+use crate::extents::ChunkExtents;
 use crate::object::Verified;
 
 use super::plan::PlannedChunk;
@@ -47,47 +46,16 @@ impl Writer {
     ) -> Result<Vec<(Digest, u64)>> {
         let mut other = Vec::new();
         for place in places {
-            let plain = Self::read_parts(&mut self.buffer, shared, chunk, place, &mut read)?;
+            let start = shared.plan.layout.chunk_offset(place);
+            let plain = self.buffer.read_extents(&chunk.extents, start, |buf, offset| {
+                read(buf, offset).map_err(|e| e.within(format!("read back chunk {place} at offset {offset}")))
+            })?;
             let digest = self.decoder.plain_digest(&chunk.extents, plain);
             if digest != chunk.plain {
                 other.push((digest, place));
             }
         }
         Ok(other)
-    }
-
-    /// Reads the allocated bytes of `chunk` from `place`, in one piece with the gaps between them: few large reads cost
-    /// less than many small ones.
-    fn read_parts<'a>(
-        buffer: &'a mut AlignedBuffer,
-        shared: &Shared,
-        chunk: &PlannedChunk,
-        place: u64,
-        read: &mut impl FnMut(&mut [u8], u64) -> Result<()>,
-    ) -> Result<&'a [u8]> {
-        let first = chunk.extents.runs().next().map_or(0, Run::offset_bytes);
-        let whole = SECTOR_BYTES * u64::from(chunk.extents.end()) - first;
-        let offset = shared.plan.layout.chunk_offset(place) + first;
-        let bytes = buffer.front(usize::try_from(whole).expect("at most a chunk"));
-        let len_of = |bytes: u64| usize::try_from(bytes).expect("inside a chunk");
-        let runs =
-            || chunk.extents.runs().map(|run| (len_of(run.offset_bytes() - first), len_of(run.len_bytes())));
-        if read(bytes, offset).is_err() {
-            // A gap may be unreadable.
-            for (from, len) in runs() {
-                let offset = offset + from as u64;
-                read(&mut bytes[from..from + len], offset)
-                    .map_err(|e| e.within(format!("read back chunk {place} at offset {offset}")))?;
-            }
-        }
-        let mut end = 0;
-        for (from, len) in runs() {
-            if from > end {
-                bytes.copy_within(from..from + len, end);
-            }
-            end += len;
-        }
-        Ok(&bytes[..end])
     }
 
     /// The content of `chunk` from one of its places, or of a chunk with the same extents; `None` if it is not there.

@@ -27,6 +27,7 @@ pub(crate) fn manifest(root: Root, chunk: ChunkSize, size_sectors: u64) -> Manif
         parent: None,
         copied: None,
         commit: None,
+        made: None,
         members: Vec::new(),
         root,
         chunk_bytes: chunk.bytes(),
