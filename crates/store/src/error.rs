@@ -86,10 +86,17 @@ fn advice(text: &str) -> Option<&'static str> {
     answers.into_iter().find(|(code, _)| text.contains(code)).map(|(_, advice)| advice)
 }
 
-/// The kind of the first I/O error in the chain of sources; `Io` if there is none.
+/// The kind of the first I/O error in the chain of sources, or what the client of a cluster says of its devices; `Io`
+/// if there is neither.
 fn kind_beneath(error: &object_store::Error) -> ErrorKind {
+    use ErrorKind::{Corrupt, Denied, Full, Unreachable, Untrusted};
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {
+        if let Some(own) = cause.downcast_ref::<Error>()
+            && matches!(own.kind(), Corrupt | Denied | Full | Unreachable | Untrusted)
+        {
+            return own.kind();
+        }
         if let Some(io) = cause.downcast_ref::<std::io::Error>() {
             return io.kind().into();
         }
@@ -122,6 +129,18 @@ mod tests {
         ] {
             let wrapped = object_store::Error::Generic { store: "test", source: Box::new(io) };
             assert_eq!(from_store("put", wrapped).kind(), kind);
+        }
+    }
+
+    #[test]
+    fn what_devices_of_a_cluster_can_not_be_reached_for_is_not_damaged() {
+        use ErrorKind::{Corrupt, Denied, Full, Io, NotFound, Revoked, Unreachable, Untrusted};
+        let kinds = [Unreachable, Corrupt, Denied, Full, Untrusted].map(|kind| (kind, kind));
+        // What `store` acts upon is said by the store itself, not by what is beneath.
+        for (beneath, kind) in kinds.into_iter().chain([(NotFound, Io), (Revoked, Io)]) {
+            let source = Box::new(Error::new(beneath, "too few devices"));
+            let wrapped = object_store::Error::Generic { store: "cluster", source };
+            assert_eq!(from_store("get", wrapped).kind(), kind);
         }
     }
 }

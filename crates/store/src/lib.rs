@@ -51,4 +51,4 @@ pub use record::Stamp;
 pub use repository::{Keys, Repository, Setting};
 pub use versions::diff::{Change, Changed, Closeness, DiffTotals};
 pub use versions::tags::{Tag, TagMove};
-pub use versions::{CutOverOf, CutOverReport, Found, Judge, Removed};
+pub use versions::{CutOverOf, CutOverReport, Found, FreeProofs, Judge, Removed};

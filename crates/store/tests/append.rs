@@ -1,16 +1,13 @@
 //! Appends of writers that overtake each other, one step at a time.
-//! To see one again: `cargo test -p diskcast-store --test append <name>`.
-
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
+//! To see one again: `cargo test --workspace --test store append::<name>`.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::faulty::{Faulty, Plan, no_trouble};
-use common::{Records, image, publish, setting, stamp};
 use store::{Keys, Overseer, PruneEvent, PruneOptions, Repository};
+
+use crate::common::faulty::{Faulty, Plan, no_trouble};
+use crate::common::{Records, image, publish, setting, stamp};
 
 /// Bytes of each append.
 const BYTES: u64 = 512;

@@ -1,20 +1,16 @@
 //! Images as blobs, compared with plain byte vectors: every version returns exactly what was written, with any number
-//! of concurrent writers. To repeat one test: `cargo test -p diskcast-store --test blob <name>`.
-
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
-
-mod common;
+//! of concurrent writers. To repeat one test: `cargo test --workspace --test store blob::<name>`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Barrier;
 
 use base::{Chance, ErrorKind, Extent, ExtentSet};
-use common::{Place, image, in_folder, in_memory, reference, stamp};
 use image::manifest::{FilesystemRecord, PartitionRecord, Statistics};
 use image::{ChunkSize, DecryptedNodes, Leaf, Leaves, NoProgress};
 use store::{Changes, Content, Piece, Repository, Scope, Shape};
+
+use crate::common::{self, Place, image, in_folder, in_memory, reference, stamp};
 
 /// The expected content of an image.
 #[derive(Clone, Default)]

@@ -1,9 +1,6 @@
 //! The cache for a repository in a network: it saves requests, never returns wrong bytes, keeps its size limit, and
 //! survives processes that share it and are killed.
-//! To repeat one test: `cargo test -p diskcast-store --test cache <name>`.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
+//! To repeat one test: `cargo test --workspace --test store cache::<name>`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
@@ -12,11 +9,12 @@ use std::process::{Child, Command, Stdio};
 
 use base::Chance;
 use bytes::Bytes;
-use common::proxy::Proxy;
-use common::{bucket, image, publish, put_image, reference, s3_setting};
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as _};
 use lab::{Engine, Gateway};
 use store::{CACHE_BYTES_MIN, CacheSetting, Repository, Scope, Setting};
+
+use crate::common::proxy::Proxy;
+use crate::common::{bucket, image, publish, put_image, reference, s3_setting};
 
 /// Set in the child processes of these tests: the address of the store, and the folder of the cache.
 const READER: &str = "DISKCAST_TEST_READER";
@@ -129,7 +127,7 @@ fn reader() {
 
 fn start_reader(address: SocketAddr, folder: &Path) -> (Child, impl Iterator<Item = String>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "reader", "--nocapture"])
+        .args(["--exact", "cache::reader", "--nocapture"])
         .env(READER, format!("{address} {}", folder.display()))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

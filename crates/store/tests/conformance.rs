@@ -1,10 +1,6 @@
 //! The guarantees of a repository, tested on every kind of store: each function here runs on a folder, in memory and
-//! in S3, directly and through a bad network. To repeat one test: `cargo test -p diskcast-store --test conformance
+//! in S3, directly and through a bad network. To repeat one test: `cargo test --workspace --test store conformance::
 //! <name>`.
-
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
@@ -12,36 +8,37 @@ use std::time::Duration;
 
 use base::{Digest, ErrorKind};
 use bytes::Bytes;
-use common::{Place, image, publish, put_image, reference, stamp};
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as _};
 use store::{Overseer, PruneEvent, PruneOptions, Removed, Repository, Scope, TagName, Writer};
+
+use crate::common::{Place, image, publish, put_image, reference, stamp};
 
 macro_rules! conformance {
     ($($name:ident),* $(,)?) => {
         mod folder {
-            $(#[test] fn $name() { super::$name(&super::common::in_folder()) })*
+            $(#[test] fn $name() { super::$name(&crate::common::in_folder()) })*
         }
         mod memory {
-            $(#[test] fn $name() { super::$name(&super::common::in_memory()) })*
+            $(#[test] fn $name() { super::$name(&crate::common::in_memory()) })*
         }
         mod s3 {
             $(#[test] fn $name() {
-                if let Some(place) = super::common::in_s3(lab::Engine::VersityGw) { super::$name(&place) }
+                if let Some(place) = crate::common::in_s3(lab::Engine::VersityGw) { super::$name(&place) }
             })*
         }
         mod s3_far_away {
             $(#[test] fn $name() {
-                if let Some(place) = super::common::in_s3_far_away(lab::Engine::VersityGw, 7) { super::$name(&place) }
+                if let Some(place) = crate::common::in_s3_far_away(lab::Engine::VersityGw, 7) { super::$name(&place) }
             })*
         }
         mod cluster {
-            $(#[test] fn $name() { super::$name(&super::common::in_cluster()) })*
+            $(#[test] fn $name() { super::$name(&crate::common::in_cluster()) })*
         }
         mod minio {
             // Does not need the built engine: `tools/versitygw.sh --minio` starts it.
             $(#[test] fn $name() {
                 let engine = lab::Engine::MinIo;
-                let place = engine.is_built().then(|| super::common::in_s3(engine)).flatten();
+                let place = engine.is_built().then(|| crate::common::in_s3(engine)).flatten();
                 if let Some(place) = place { super::$name(&place) }
             })*
         }
@@ -51,7 +48,7 @@ macro_rules! conformance {
                 // deadlock here.
                 let runtime = tokio::runtime::Builder::new_multi_thread()
                     .worker_threads(1).max_blocking_threads(1).build().unwrap();
-                let run = runtime.spawn_blocking(|| super::$name(&super::common::in_folder()));
+                let run = runtime.spawn_blocking(|| super::$name(&crate::common::in_folder()));
                 runtime.block_on(run).unwrap();
             })*
         }

@@ -1,20 +1,17 @@
 //! Tests on a store that fails on purpose: nothing is lost, nothing is done twice, no wrong data is accepted.
-//! To see one again: `cargo test -p diskcast-store --test faults <name>`.
-
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
+//! To see one again: `cargo test --workspace --test store faults::<name>`.
 
 use std::sync::Arc;
 
 use base::ErrorKind;
-use common::faulty::{Faulty, Plan, Trouble, no_trouble};
-use common::{image, publish, put_image, reference, setting, stamp};
 use image::{NoProgress, ObjectSink as _, ObjectSource as _};
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use store::{Replaces, Repository, Scope, Why};
+
+use crate::common::faulty::{Faulty, Plan, Trouble, no_trouble};
+use crate::common::{self, image, publish, put_image, reference, setting, stamp};
 
 /// A repository over a faulty store, and that store.
 struct Place {

@@ -1,19 +1,15 @@
 //! Versions as files, compared with the raw disk that they are made of, by QEMU and byte by byte. To repeat one test:
-//! `cargo test -p diskcast-store --test forms <name>`.
-
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
-
-mod common;
+//! `cargo test --workspace --test store forms::<name>`.
 
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
 use base::{Chance, ErrorKind, Extent};
-use common::{image, in_folder, in_memory, reference, stamp};
 use image::{ChunkSize, EncryptionKey};
 use store::{Changes, Form, FormKind, Keys, Location, Piece, Repository, Shape};
+
+use crate::common::{image, in_folder, in_memory, reference, stamp};
 
 /// Writes a random disk as version 1 to 6 of `name`, and returns the bytes of its newest version.
 fn random_disk(repository: &Repository, name: &str, chance: &mut Chance) -> Vec<u8> {

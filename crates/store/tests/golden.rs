@@ -1,20 +1,18 @@
 //! Repositories of every released format version, kept for ever: the intact one can still be read, and verify still
-//! reports the same damage in the damaged one. To repeat one test: `cargo test -p diskcast-store --test golden
+//! reports the same damage in the damaged one. To repeat one test: `cargo test --workspace --test store golden::
 //! <name>`.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::ErrorKind;
-use common::{chunk_size, copy_all, image, reference, stamp};
 use image::{
     EncryptionKey, NoProgress, ObjectKind, ObjectRef, ObjectSink as _, PublicKey, SignedManifest, SigningKey,
     Trust,
 };
 use store::{Keys, Location, Overseer, PruneEvent, PruneOptions, Repository, Scope, Writer};
+
+use crate::common::{self, chunk_size, copy_all, image, reference, stamp};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/repository/v1").join(name)

@@ -1,17 +1,13 @@
 //! Operations on whole versions and their history: log, diff, usage, copy, repair.
-//! To repeat one test: `cargo test -p diskcast-store --test history <name>`.
-
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
-
-mod common;
+//! To repeat one test: `cargo test --workspace --test store history::<name>`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use base::{Chance, Extent};
-use common::{Place, image, in_folder, in_memory, reference, stamp};
 use image::{Child, ChunkSize, DecryptedNodes, Leaf, Leaves, NoProgress, ObjectSource as _};
 use store::{Change, Closeness, Copier, Repository, Scope, Shape};
+
+use crate::common::{Place, image, in_folder, in_memory, reference, stamp};
 
 fn shape(size_bytes: u64, log2: u8) -> Shape {
     Shape { size_bytes, chunk: ChunkSize::from_log2(log2).unwrap(), logical_sector_bytes: 512 }

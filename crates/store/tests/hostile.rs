@@ -1,21 +1,19 @@
 //! Changed bytes, by an attacker or by decay: every change is noticed, none causes a panic or a large allocation.
-//! To repeat one test: `cargo test -p diskcast-store --test hostile <name>`.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
+//! To repeat one test: `cargo test --workspace --test store hostile::<name>`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::{Error, ErrorKind};
 use bytes::Bytes;
-use common::{image, put_image, reference, stamp};
 use futures::TryStreamExt as _;
 use futures::executor::block_on;
 use image::{NoProgress, ObjectSource as _};
 use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt as _};
 use store::{Location, Repository, Scope};
+
+use crate::common::{self, image, put_image, reference, stamp};
 
 /// Fills a small repository with every kind of record.
 fn fill(repository: &Repository) {

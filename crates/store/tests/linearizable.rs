@@ -1,16 +1,11 @@
 //! Concurrent writers and readers of one image: all results must be consistent with one order, that of the version
-//! numbers. `versions.linearizable`. To repeat it: `cargo test -p diskcast-store --test linearizable`.
+//! numbers. `versions.linearizable`. To repeat it: `cargo test --workspace --test store linearizable::`.
 //!
 //! A history is a list of operations with the times of call and return, by a clock that all threads and processes of
 //! the machine share. Operation A precedes B if A returned before B was called. The order must respect this, and each
 //! operation must have the result that it would have alone at its place. The place of a write is its number; `recent`
 //! is after the write that it returns and before the next; a read of a version may be anywhere after that version's
 //! write, and sees all writes up to it, each over the one before.
-
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -19,12 +14,13 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use base::{Chance, Digest};
-use common::{Place, image, in_cluster, in_folder, in_memory, in_s3, reference, stamp};
 use image::ChunkSize;
 use lab::Engine;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use store::{Repository, Shape};
+
+use crate::common::{self, Place, image, in_cluster, in_folder, in_memory, in_s3, reference, stamp};
 
 const SIZE: u64 = 1 << 20;
 const WRITERS: u64 = 32;
@@ -231,7 +227,7 @@ fn process() {
 fn by_four_processes(place: &Place) -> Vec<Operation> {
     let start = |seed: u64| {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "process", "--nocapture"])
+            .args(["--exact", "linearizable::process", "--nocapture"])
             .env(PROCESS, format!("{seed} {}", place.location))
             .envs(place.variables())
             .stdin(Stdio::piped())

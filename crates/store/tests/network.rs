@@ -1,16 +1,14 @@
 //! S3 through a bad network, at the level of connections: what `object_store` retries, what it does not retry, and
-//! how the repository copes. To repeat one test: `cargo test -p diskcast-store --test network <name>`.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
+//! how the repository copes. To repeat one test: `cargo test --workspace --test store network::<name>`.
 
 use base::{Chance, ErrorKind};
 use bytes::Bytes;
-use common::proxy::{Fate, Plan, Proxy};
-use common::{bucket, image, publish, put_image, reference, s3_setting, stamp};
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _, ObjectSource as _};
 use lab::{Engine, Gateway};
 use store::{Replaces, Repository, Scope, Setting};
+
+use crate::common::proxy::{Fate, Plan, Proxy};
+use crate::common::{self, bucket, image, publish, put_image, reference, s3_setting, s3_setting_with, stamp};
 
 /// A repository in an S3 store, and the bad network to it.
 struct Far {
@@ -21,9 +19,20 @@ struct Far {
 }
 
 fn far() -> Option<Far> {
+    far_with(&[])
+}
+
+/// A repository that gives requests up after `RETRY_SECONDS`.
+fn far_in_haste() -> Option<Far> {
+    far_with(&[("DISKCAST_S3_RETRY_SECONDS", RETRY_SECONDS.to_string())])
+}
+
+const RETRY_SECONDS: u64 = 5;
+
+fn far_with(variables: &[(&'static str, String)]) -> Option<Far> {
     let gateway = Gateway::start_or_skip(Engine::VersityGw)?;
     let proxy = Proxy::before(gateway.address());
-    let setting = s3_setting(proxy.address());
+    let setting = s3_setting_with(proxy.address(), variables);
     let repository = Repository::create_with(&bucket(), &setting).unwrap();
     Some(Far { repository, proxy, setting, gateway })
 }
@@ -58,7 +67,7 @@ fn whatever_the_network_does_what_was_published_is_there_and_once() {
 
 #[test]
 fn a_create_whose_every_reply_is_lost_is_found_to_be_done() {
-    let Some(far) = far() else { return };
+    let Some(far) = far_in_haste() else { return };
     let (draft, _) = put_image(&far.repository, 1, 7);
     far.repository.flush().unwrap();
     far.proxy.set(every(1, Fate::ReplyLost, |asked| asked.method == "PUT"));
@@ -71,15 +80,16 @@ fn a_create_whose_every_reply_is_lost_is_found_to_be_done() {
 
 #[test]
 fn a_store_that_throttles_for_good_is_an_error_that_says_so_and_loses_nothing() {
-    let Some(far) = far() else { return };
+    let Some(far) = far_in_haste() else { return };
     let (draft, _) = put_image(&far.repository, 1, 7);
     far.proxy.set(every(1, Fate::Throttled, |_| true));
     let failed = far.repository.publish(&image("debian"), draft.clone()).unwrap_err();
     let requests = far.proxy.count();
     assert_eq!(failed.kind(), ErrorKind::Io);
     assert!(base::chain(&failed).contains("try again later"), "{failed}");
-    // Retries are limited: 9 requests for each of the chunks and the node, which are sent at most twice.
-    assert!(requests <= 2 * 9 * 4, "{requests} requests");
+    // Waits grow: the three chunks and the node are sent again for five seconds, each in two rounds at most. Waits that
+    // stayed at the shortest, 50 ms, would be 800 requests.
+    assert!(requests <= 2 * 4 * 6 * RETRY_SECONDS, "{requests} requests");
     far.proxy.set(Box::new(|_, _| None));
     assert_eq!(far.repository.publish(&image("debian"), draft).unwrap().number, 1);
     assert_eq!(far.repository.verify(&Scope::All, &NoProgress).unwrap().damaged, []);

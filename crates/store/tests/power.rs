@@ -1,18 +1,15 @@
 //! Published versions survive everything: a writer that is killed at any moment, a power cut, and a full disk. To
-//! repeat one test: `cargo test -p diskcast-store --test power <name>`.
-
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
+//! repeat one test: `cargo test --workspace --test store power::<name>`.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use base::ErrorKind;
-use common::{image, put_image};
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _};
 use store::{Location, Repository, Scope};
+
+use crate::common::{self, image, put_image};
 
 /// Set in the child processes of these tests.
 const WRITER: &str = "DISKCAST_TEST_WRITER";
@@ -77,7 +74,7 @@ fn write_and_kill(folder: &Path, versions: usize) -> Vec<u64> {
 
 fn run_and_kill(writer: &str, folder: &Path, versions: usize) -> Vec<u64> {
     let mut writer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", writer, "--nocapture"])
+        .args(["--exact", &format!("power::{writer}"), "--nocapture"])
         .env(WRITER, folder)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -1,15 +1,13 @@
 //! Boot profiles: stored, merged, inherited by clones, copied with versions, pruned, and harmless if damaged.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
 
 use std::time::Duration;
 
 use base::ErrorKind;
 use bytes::Bytes;
-use common::{Records, image, kind, publish, put_little, reference, stamp};
 use image::EncryptionKey;
 use store::{Copier, Keys, Overseer, Profile, PruneEvent, PruneOptions, Repository};
+
+use crate::common::{Records, image, kind, publish, put_little, reference, stamp};
 
 struct Quiet;
 

@@ -1,8 +1,5 @@
 //! What prunes leave in a folder: one copy of each object, and a bounded number of records. formats/repository.md,
 //! "Pruning".
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,9 +9,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use base::{Digest, ErrorKind};
-use common::{image, in_folder, kind, put_image, reference, stamp};
 use image::NoProgress;
 use store::{Overseer, PruneEvent, PruneOptions, PruneReport, Repository, Scope, Writer};
+
+use crate::common::{image, in_folder, kind, put_image, reference, stamp};
 
 /// Counts how often a prune waits for a lease.
 struct Waits(Cell<u32>);

@@ -1,20 +1,18 @@
 //! Records with one flipped bit: all programs can still work, `verify` reports it, `--repair` repairs it, and nothing
-//! is lost. To repeat one test: `ROT_SEED=<n> cargo test -p diskcast-store --test rot <name>`.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
+//! is lost. To repeat one test: `ROT_SEED=<n> cargo test --workspace --test store rot::<name>`.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Chance, Result};
-use common::{Records, image, put_encrypted, reference, setting, stamp};
 use futures::executor::block_on;
 use image::{EncryptionKey, Manifest, NoProgress};
 use object_store::ObjectStoreExt as _;
 use object_store::memory::InMemory;
 use store::{Keys, Location, Overseer, PruneEvent, PruneOptions, Reference, Repository, Scope, Writer};
+
+use crate::common::{self, Records, image, put_encrypted, reference, setting, stamp};
 
 /// Number of bits that are flipped in each record, one at a time.
 const BITS: u64 = 4;

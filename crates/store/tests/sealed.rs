@@ -1,15 +1,11 @@
 //! Encrypted repositories: what needs the key, what can be checked without it, and what the owner of the bucket can't
 //! do.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::ErrorKind;
 use bytes::Bytes;
-use common::{Records, image, kind, publish, put_encrypted, put_image, reference, stamp, version};
 use futures::TryStreamExt as _;
 use futures::executor::block_on;
 use image::{
@@ -20,6 +16,8 @@ use object_store::{ObjectStore, ObjectStoreExt as _};
 use store::{
     Copier, Keys, Location, Overseer, PruneEvent, PruneOptions, Repository, Scope, Shape, Stamp, Why, Writer,
 };
+
+use crate::common::{Records, image, kind, publish, put_encrypted, put_image, reference, stamp, version};
 
 fn key(seed: u8) -> EncryptionKey {
     EncryptionKey::from_bytes([seed; 32])

@@ -1,13 +1,11 @@
 //! Signatures and trust: versions and tags resolve only if a trusted key signed them.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
 
 use base::ErrorKind;
 use bytes::Bytes;
-use common::{Records, image, kind, publish, reference, stamp, version};
 use image::{NoProgress, PublicKey, SigningKey, Trust};
 use store::{Keys, Repository, Scope, Why};
+
+use crate::common::{self, Records, image, kind, publish, reference, stamp, version};
 
 fn key(seed: u8) -> SigningKey {
     SigningKey::from_bytes(&[seed; 32])

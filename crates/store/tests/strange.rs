@@ -1,8 +1,5 @@
 //! Files that are not regular, at the paths of objects and records: nothing blocks on them, `verify` reports them,
-//! and they are repaired. To repeat one test: `cargo test -p diskcast-store --test strange <name>`.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
+//! and they are repaired. To repeat one test: `cargo test --workspace --test store strange::<name>`.
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -10,10 +7,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use base::ErrorKind;
-use common::{Place, image, in_folder, publish, reference, stamp};
 use image::{NoProgress, ObjectSource as _};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use store::{Copier, Overseer, PruneEvent, PruneOptions, Repository, Scope};
+
+use crate::common::{self, Place, image, in_folder, publish, reference, stamp};
 
 /// Kinds of directory entries other than regular files.
 const SHAPES: [&str; 4] = ["a FIFO", "a socket", "a folder", "a link to nothing"];

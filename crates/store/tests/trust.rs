@@ -1,18 +1,17 @@
 //! Writers rely only on good copies: a writer that has the bytes of a damaged object stores it again, whatever the
 //! damage, and a good copy in any slot is found.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use base::{ErrorKind, Result};
-use common::{Place, chunk_size, image, in_folder, in_s3, kind, put_encrypted, put_image, reference, stamp};
 use image::{EncryptionKey, MemoryObjects, NoProgress, ObjectRef, ObjectSink, ObjectSource as _};
 use lab::Engine;
 use store::{Changes, Copier, Damage, Keys, Location, Piece, Repository, Scope, Shape, Why, Writer};
+
+use crate::common::{
+    self, Place, chunk_size, image, in_folder, in_s3, kind, put_encrypted, put_image, reference, stamp,
+};
 
 const CHUNKS: u64 = 700;
 

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use http::Uri;
@@ -18,9 +19,12 @@ const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"];
 const REGIONS: [&str; 2] = ["AWS_REGION", "AWS_DEFAULT_REGION"];
 const CA_BUNDLE: &str = "AWS_CA_BUNDLE";
 const ALLOW_HTTP: &str = "DISKCAST_S3_ALLOW_HTTP";
+const RETRY: &str = "DISKCAST_S3_RETRY_SECONDS";
 
 /// The region name for stores that have no regions.
 const REGION_DEFAULT: &str = "us-east-1";
+/// How long a request is retried, in seconds, if no variable says so.
+const RETRY_SECONDS_DEFAULT: u64 = 60;
 /// Longest credentials file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -37,6 +41,8 @@ pub struct S3Access {
     /// change the body; the digests that name objects would show a change too.
     pub(crate) sign_payload: bool,
     pub(crate) allow_http: bool,
+    /// How long a request is retried after throttling, a server error or a lost connection, however often that is.
+    pub(crate) retry: Duration,
 }
 
 /// A key and its secret.
@@ -55,7 +61,8 @@ impl S3Access {
     /// - `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`: the store, if it is not Amazon's;
     /// - `AWS_REGION` or `AWS_DEFAULT_REGION`: needed for Amazon's;
     /// - `AWS_CA_BUNDLE`: certificate authorities to trust instead of the machine's;
-    /// - `DISKCAST_S3_ALLOW_HTTP=1`: no TLS to another machine.
+    /// - `DISKCAST_S3_ALLOW_HTTP=1`: no TLS to another machine;
+    /// - `DISKCAST_S3_RETRY_SECONDS`: how long a request is retried, 60 s unless it is set, 1 h at most.
     ///
     /// `Invalid` if a variable is missing or wrong; the error names it.
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
@@ -77,6 +84,13 @@ impl S3Access {
             Some("1") => true,
             Some(other) => return Err(invalid(format!("{ALLOW_HTTP} is `{other}`: expected 1 or 0"))),
         };
+        let retry = match variable(RETRY) {
+            None => RETRY_SECONDS_DEFAULT,
+            Some(text) => match text.trim().parse() {
+                Ok(seconds @ 0..=3600) => seconds,
+                _ => return Err(invalid(format!("{RETRY} is `{text}`: expected seconds, 3600 at most"))),
+            },
+        };
         let security = match &endpoint {
             None => Security::Safe,
             Some((name, url)) => security(name, url)?,
@@ -95,6 +109,7 @@ impl S3Access {
             ca_bundle: variable(CA_BUNDLE).map(PathBuf::from),
             sign_payload: security == Security::Open,
             allow_http: security != Security::Safe,
+            retry: Duration::from_secs(retry),
         })
     }
 }
@@ -240,6 +255,8 @@ mod tests {
         let amazon =
             access(&with(&[("AWS_DEFAULT_REGION", "eu-west-1"), ("AWS_ENDPOINT_URL", " ")])).unwrap();
         assert_eq!((amazon.endpoint, amazon.region.as_str()), (None, "eu-west-1"));
+        let hasty = access(&with(&[url, (RETRY, "5")])).unwrap();
+        assert_eq!((found.retry.as_secs(), hasty.retry.as_secs()), (60, 5));
     }
 
     #[test]
@@ -254,6 +271,7 @@ mod tests {
             (with(&[("AWS_ENDPOINT_URL_S3", "ftp://s3.example")]), "AWS_ENDPOINT_URL_S3 is"),
             (with(&[("AWS_ENDPOINT_URL", "https://a:b@s3.example")]), "AWS_ACCESS_KEY_ID"),
             (with(&[("AWS_REGION", "x"), (ALLOW_HTTP, "yes")]), ALLOW_HTTP),
+            (with(&[("AWS_REGION", "x"), (RETRY, "forever")]), RETRY),
         ] {
             let error = access(&variables).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

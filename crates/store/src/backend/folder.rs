@@ -104,11 +104,16 @@ struct Unnamed {
 }
 
 impl Folder {
-    /// Opens the existing folder `root`.
+    /// Opens the existing folder `root`. `Invalid` if its path is not UTF-8, which `object_store` takes for granted.
     pub(crate) fn open(root: &Path) -> Result<Self> {
         let failed = |error| Error::from_io(format!("open folder `{}`", root.display()), error);
         let handle = File::open(root).map_err(failed)?;
         let root = root.canonicalize().map_err(failed)?;
+        if root.to_str().is_none() {
+            let text =
+                format!("the path of folder `{}` is not UTF-8: a repository can't lie there", root.display());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         let takes_unnamed = Path::new("/proc/self/fd").exists() && unnamed(&root).is_ok();
         let (intake, flushing) = (Mutex::default(), Mutex::default());
         let shared = Arc::new(Shared { root, handle, takes_unnamed, intake, flushing });

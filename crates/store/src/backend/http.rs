@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
@@ -26,6 +27,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Most idle connections that are kept open, and for how long.
 const IDLE_CONNECTIONS_MAX: usize = 64;
 const IDLE_MAX: Duration = Duration::from_secs(15);
+/// Connections that may fail before the first one that does not. After these, a few seconds, the address is taken for a
+/// wrong one, which is told soon. A store that answered before is waited for.
+const FIRST_CONNECTS_MAX: u32 = 8;
 
 /// Creates HTTP clients for `object_store`.
 #[derive(Debug)]
@@ -93,12 +97,36 @@ impl HttpConnector for Connector {
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .build();
         let failed = |source| object_store::Error::Generic { store: "HTTP", source: Box::new(source) };
-        Ok(HttpClient::new(Service(client.map_err(failed)?)))
+        Ok(HttpClient::new(Service { client: client.map_err(failed)?, contact: Contact::default() }))
     }
 }
 
 #[derive(Debug)]
-struct Service(Client);
+struct Service {
+    client: Client,
+    contact: Contact,
+}
+
+/// Connections that failed before the first one that did not; `REACHED` after that one.
+#[derive(Debug, Default)]
+struct Contact(AtomicU32);
+
+impl Contact {
+    const REACHED: u32 = u32::MAX;
+
+    fn reached(&self) {
+        self.0.store(Self::REACHED, Ordering::Relaxed);
+    }
+
+    /// A connection failed. Returns whether it is worth another one.
+    fn failed(&self) -> bool {
+        let count = |failed| (failed < FIRST_CONNECTS_MAX).then(|| failed + 1);
+        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) {
+            Ok(_) => true,
+            Err(failed) => failed == Self::REACHED,
+        }
+    }
+}
 
 #[async_trait::async_trait]
 impl HttpService for Service {
@@ -109,8 +137,13 @@ impl HttpService for Service {
         let mut request = Request::new(head.method, url);
         *request.headers_mut() = head.headers;
         *request.body_mut() = Some(Body::wrap(body));
-        let answer = self.0.execute(request).await;
-        let answer = answer.map_err(|error| HttpError::new(kind(&error), error))?;
+        let answer = self.client.execute(request).await;
+        let answer = answer.map_err(|error| match kind(&error) {
+            // `object_store` does not retry what is unknown.
+            HttpErrorKind::Connect if !self.contact.failed() => HttpError::new(HttpErrorKind::Unknown, error),
+            kind => HttpError::new(kind, error),
+        })?;
+        self.contact.reached();
         let (head, body) = http::Response::<Body>::from(answer).into_parts();
         let body = body.map_err(|error| CutShort::during(kind(&error), error));
         Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
@@ -171,5 +204,21 @@ impl std::fmt::Display for CutShort {
 impl std::error::Error for CutShort {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&*self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_never_answered_is_given_up_and_a_store_that_did_is_waited_for() {
+        let contact = Contact::default();
+        let tries = (0..100).take_while(|_| contact.failed()).count();
+        assert_eq!(tries, FIRST_CONNECTS_MAX as usize);
+        let contact = Contact::default();
+        assert!(contact.failed());
+        contact.reached();
+        assert!((0..100).all(|_| contact.failed()));
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::Result;
 use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
+use object_store::client::HttpConnector;
 use object_store::prefix::PrefixStore;
 use object_store::{BackoffConfig, ObjectStore, RetryConfig};
 
@@ -13,12 +14,11 @@ use crate::backend::http::Connector;
 use crate::backend::location::Bucket;
 use crate::error::from_store;
 
-/// How often a request is retried after throttling, a server error or a lost connection, and for how long in total.
-/// Each wait is random, below a bound that doubles from `RETRY_WAIT_MIN` to `RETRY_WAIT_MAX`.
-const RETRIES_MAX: usize = 8;
-const RETRY_TIME_MAX: Duration = Duration::from_secs(60);
+/// Each wait is random, from `RETRY_WAIT_MIN` to at most `RETRY_GROWTH` times the one before and `RETRY_WAIT_MAX`. Up
+/// to a growth of e (2.7) waits would stay as short as the first one on average.
 const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
 const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
+const RETRY_GROWTH: f64 = 4.0;
 
 /// The name of the store in records. The same bucket name at another endpoint is another store.
 pub(crate) fn place(bucket: &Bucket, access: &S3Access) -> String {
@@ -31,13 +31,28 @@ pub(crate) fn place(bucket: &Bucket, access: &S3Access) -> String {
 /// Opens `bucket`. Sends no request yet.
 pub(crate) fn connect(bucket: &Bucket, access: &S3Access) -> Result<Arc<dyn ObjectStore>> {
     let uses_tls = access.endpoint.as_ref().is_none_or(|url| url.starts_with("https:"));
-    let retry = RetryConfig {
-        backoff: BackoffConfig { init_backoff: RETRY_WAIT_MIN, max_backoff: RETRY_WAIT_MAX, base: 2.0 },
-        max_retries: RETRIES_MAX,
-        retry_timeout: RETRY_TIME_MAX,
-    };
+    let connector = Connector::new(uses_tls, access.ca_bundle.as_deref())?;
+    connect_by(bucket, access, connector, retry(access.retry, RETRY_WAIT_MIN, RETRY_WAIT_MAX))
+}
+
+/// How requests are retried for `time`, with waits from `min` to `max`.
+fn retry(time: Duration, min: Duration, max: Duration) -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig { init_backoff: min, max_backoff: max, base: RETRY_GROWTH },
+        // The time alone says when it is enough.
+        max_retries: usize::MAX,
+        retry_timeout: time,
+    }
+}
+
+fn connect_by(
+    bucket: &Bucket,
+    access: &S3Access,
+    connector: impl HttpConnector,
+    retry: RetryConfig,
+) -> Result<Arc<dyn ObjectStore>> {
     let mut builder = AmazonS3Builder::new()
-        .with_http_connector(Connector::new(uses_tls, access.ca_bundle.as_deref())?)
+        .with_http_connector(connector)
         .with_bucket_name(&bucket.name)
         .with_region(&access.region)
         .with_access_key_id(&access.credentials.key_id)
@@ -60,4 +75,55 @@ pub(crate) fn connect(bucket: &Bucket, access: &S3Access) -> Result<Arc<dyn Obje
         "" => Arc::new(store),
         prefix => Arc::new(PrefixStore::new(store, prefix)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpService};
+    use object_store::{ClientOptions, ObjectStoreExt as _};
+
+    use super::*;
+    use crate::Location;
+
+    /// A store that is overloaded for so many requests.
+    #[derive(Debug, Clone)]
+    struct Busy(Arc<AtomicU64>);
+
+    impl HttpConnector for Busy {
+        fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+            Ok(HttpClient::new(self.clone()))
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl HttpService for Busy {
+        async fn call(&self, _: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+            let left = |left: u64| left.checked_sub(1);
+            let busy = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok();
+            let status = if busy { 503 } else { 200 };
+            Ok(http::Response::builder().status(status).body(bytes::Bytes::new().into()).unwrap())
+        }
+    }
+
+    #[test]
+    fn a_store_is_retried_for_a_time_and_not_a_number_of_times() {
+        let variables = [("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_REGION", "c")];
+        let variable =
+            |asked: &str| variables.iter().find(|(name, _)| *name == asked).map(|(_, value)| (*value).into());
+        let access = S3Access::from_variables(&variable).unwrap();
+        let Location::S3(bucket) = "s3://images".parse().unwrap() else { panic!("it is a bucket") };
+        let left = Arc::new(AtomicU64::new(200));
+        let wait = Duration::from_micros(50);
+        let store =
+            connect_by(&bucket, &access, Busy(Arc::clone(&left)), retry(access.retry, wait, wait * 4))
+                .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let put = async { store.put(&"a".into(), "content".into()).await };
+        // Its answer has no tag, which is not the point.
+        let told = runtime.block_on(put).map_or_else(|error| error.to_string(), |_| String::new());
+        assert!(!told.contains("503"), "{told}");
+        assert_eq!(left.load(Ordering::Relaxed), 0, "{told}");
+    }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use base::limits::{CHUNK_BYTES_DEFAULT, SECTOR_BYTES};
 use base::{Error, ErrorKind, Result};
 use image::manifest::{DiskRecord, FORMAT, Origin, Statistics};
-use image::{Child, ChunkSize, Layout, Manifest, Root};
+use image::{Child, ChunkSize, Layout, Made, Manifest, Root, SurveyRecord};
 
 use super::commit::{Committed, Write, publish};
 use super::commit_queue::Tip;
@@ -95,6 +95,11 @@ impl Blob<'_> {
             parent: None,
             copied: None,
             commit: None,
+            made: Some(Made {
+                by: Made::CREATE.to_owned(),
+                survey: Some(SurveyRecord::default()),
+                unproven_free: false,
+            }),
             members: Vec::new(),
             root: Root { child: Child::Free, height: Root::height_of(chunk_count), chunk_count },
             chunk_bytes: shape.chunk.bytes(),

@@ -260,6 +260,7 @@ impl<'a> Job<'a> {
         let mut manifest = Manifest {
             number: over.next,
             nonce: record::nonce()?,
+            made: Some(self.repository.made_from(&over.manifest)?),
             root: prepared.root,
             statistics: prepared.statistics,
             ..describe::child(over, self.write.stamp)

@@ -25,13 +25,6 @@ pub trait Content: Sync {
         let _ = (offset, into);
         Ok(false)
     }
-
-    /// Whether the `bytes` bytes from `offset` on are known to be zeros without reading them, such as a hole in a
-    /// file.
-    fn is_known_zero(&self, offset: u64, bytes: u64) -> bool {
-        let _ = (offset, bytes);
-        false
-    }
 }
 
 /// Content that consists of one range.

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use base::RunSet;
 use base::limits::SECTOR_BYTES;
-use image::Manifest;
 use image::manifest::{DiskRecord, Parent};
+use image::{Made, Manifest};
 
 use super::commit_queue::Tip;
 use crate::record::Stamp;
@@ -26,6 +26,7 @@ pub(super) fn child_of(from: &Manifest, parent: Parent, stamp: &Stamp) -> Manife
         parent: Some(parent),
         copied: None,
         commit: None,
+        made: from.made.as_ref().map(Made::changed),
         members: Vec::new(),
         created: stamp.created.clone(),
         creator: stamp.creator.clone(),

@@ -10,8 +10,8 @@ use base::{Digest, Error, ErrorKind, Result, RunSet};
 use bytes::Bytes;
 use image::manifest::Parent;
 use image::{
-    Cipher, DecryptedNodes, Differences, Layout, Leaf, Manifest, ObjectKind, ObjectRef, ObjectSink,
-    ObjectSource, SignedManifest,
+    ChunkExtents, Cipher, DecryptedNodes, Differences, Layout, Leaf, Manifest, ObjectKind, ObjectRef,
+    ObjectSink, ObjectSource, SignedManifest,
 };
 use parking_lot::Mutex;
 
@@ -151,7 +151,8 @@ impl Drafter<'_> {
         if both.end() == 0 { Ok(()) } else { Err(conflict(base, newest, &both)) }
     }
 
-    /// The sectors of chunk `index` in `dirty` whose bytes differ between the two leaves.
+    /// The sectors of chunk `index` in `dirty` that differ between the two leaves: in their bytes, or in whether they
+    /// are free, which their bytes do not tell.
     fn meeting(
         &self,
         layout: &Layout,
@@ -167,10 +168,16 @@ impl Drafter<'_> {
         let start = layout.chunk_offset(index);
         let sectors =
             dirty.iter().flat_map(|part| (part.start / SECTOR_BYTES)..part.end.div_ceil(SECTOR_BYTES));
+        let is_allocated = |leaf: &Leaf, number: u64| {
+            let mut runs = leaf.extents().into_iter().flat_map(ChunkExtents::runs);
+            runs.any(|run| (u64::from(run.start)..u64::from(run.end())).contains(&number))
+        };
         let differs = |sector: &u64| {
-            let at = usize::try_from(sector * SECTOR_BYTES - start).expect("inside the chunk");
+            let offset = sector * SECTOR_BYTES - start;
+            let at = usize::try_from(offset).expect("inside the chunk");
             let end = at + usize::try_from(SECTOR_BYTES).expect("a sector");
-            old[at..end] != new[at..end]
+            let number = offset / SECTOR_BYTES;
+            old[at..end] != new[at..end] || is_allocated(before, number) != is_allocated(after, number)
         };
         Ok(sectors.filter(differs).map(|sector| sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES).collect())
     }

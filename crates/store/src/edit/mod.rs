@@ -33,7 +33,6 @@ mod apply;
 mod blob;
 mod commit;
 mod commit_queue;
-mod compare;
 mod compose;
 mod describe;
 mod dirty_ranges;

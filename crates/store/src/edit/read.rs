@@ -191,19 +191,6 @@ impl Snapshot<'_> {
         Ok(offset..end)
     }
 
-    /// The chunks of `range` with their leaves, including free ones.
-    pub(super) fn chunks(&self, range: Range<u64>) -> Result<Vec<(u64, Leaf)>> {
-        let mut chunks: Vec<_> = range.clone().map(|index| (index, Leaf::Free)).collect();
-        let chunk_bytes = u64::from(self.layout.chunk.bytes());
-        for run in self.leaves(&(range.start * chunk_bytes..range.end * chunk_bytes)) {
-            let LeafRun { first, count, leaf } = run.map_err(|error| self.failed(error))?;
-            for (_, of) in &mut chunks[length(first - range.start)..length(first + count - range.start)] {
-                *of = leaf.clone();
-            }
-        }
-        Ok(chunks)
-    }
-
     fn name(&self) -> String {
         format!("`{}@{}`", self.manifest.image, self.manifest.number)
     }

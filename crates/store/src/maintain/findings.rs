@@ -30,6 +30,8 @@ pub enum Why {
     Corrupt,
     /// The store failed, or the record is of a newer format.
     Unreadable,
+    /// What holds it can't be reached: it may be as it was stored.
+    Unreachable,
     /// No trusted key signed it.
     Untrusted,
 }
@@ -226,6 +228,7 @@ pub(super) fn why(error: &Error) -> Why {
     match error.kind() {
         ErrorKind::NotFound => Why::Missing,
         ErrorKind::Corrupt => Why::Corrupt,
+        ErrorKind::Unreachable => Why::Unreachable,
         _ => Why::Unreadable,
     }
 }

@@ -12,7 +12,7 @@ use object_store::path::Path;
 use crate::layout;
 use crate::lease::writer::Writer;
 use crate::maintain::records::Name;
-use crate::maintain::verify::{Damage, Scope, VerifyReport};
+use crate::maintain::verify::{Damage, Scope, VerifyReport, Why};
 use crate::objects::Copy;
 use crate::record::Stamp;
 use crate::record::mend::{mend, mend_byte};
@@ -99,6 +99,10 @@ impl Healer<'_> {
     /// Repairs `damage` if possible; returns how.
     fn heal(&mut self, damage: &Damage) -> Result<Option<How>> {
         let path = Path::from(damage.path.as_str());
+        // It may be as it was stored.
+        if damage.why == Why::Unreachable {
+            return Ok(None);
+        }
         if let Some((kind, digest)) = object_at(&path) {
             // Another copy in this repository is as good as one in the other.
             let places = std::iter::once(self.to).chain(self.from);

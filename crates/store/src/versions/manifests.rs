@@ -73,10 +73,11 @@ struct Tombstone {
 }
 
 impl Repository {
-    /// Names this repository in `manifest`. Returns it signed and encrypted as it is stored, and the digest that names
-    /// it.
+    /// Names this repository in `manifest`, and records how it was made. Returns it signed and encrypted as it is
+    /// stored, and the digest that names it.
     pub(crate) fn seal_version(&self, manifest: &mut Manifest) -> Result<(Bytes, Digest)> {
         manifest.repository = Some(self.id().to_owned());
+        manifest.made = self.made_of(manifest)?;
         let failed = |error: Error| error.within(format!("publish `{}`", manifest.image));
         let envelope = manifest.encode(self.keys.sign.as_ref()).map_err(failed)?;
         let digest = SignedManifest::open(&envelope).map_err(failed)?.digest();

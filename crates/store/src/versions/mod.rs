@@ -8,6 +8,7 @@ mod judge;
 mod manifests;
 pub(crate) mod newest;
 mod numbering;
+mod proofs;
 pub(crate) mod tags;
 
 pub use cut_over::CutOverReport;
@@ -15,3 +16,4 @@ pub use judge::{CutOverOf, Judge};
 pub use manifests::{Found, Removed};
 pub(crate) use manifests::{Numbers, gaps};
 pub(crate) use numbering::{RACES_MAX, next};
+pub use proofs::FreeProofs;

@@ -123,7 +123,12 @@ pub(crate) fn setting() -> Setting {
 
 /// Endpoint and credentials of a store that listens at `address`.
 pub(crate) fn s3_setting(address: SocketAddr) -> Setting {
-    let variables = Gateway::variables(address);
+    s3_setting_with(address, &[])
+}
+
+/// [`s3_setting`] with more variables.
+pub(crate) fn s3_setting_with(address: SocketAddr, more: &[(&'static str, String)]) -> Setting {
+    let variables = [&Gateway::variables(address)[..], more].concat();
     setting_from(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone()))
 }
 
@@ -281,6 +286,7 @@ fn put(
         parent: None,
         copied: None,
         commit: None,
+        made: None,
         members: Vec::new(),
         root,
         chunk_bytes: size.bytes(),

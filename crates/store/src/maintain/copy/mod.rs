@@ -128,7 +128,7 @@ impl<'a> Copier<'a> {
     ) -> Result<(Manifest, Sent)> {
         let sent = Sent::default();
         let failed = |error: Error| error.within(format!("copy `{reference}`"));
-        let mut draft = self.describe(sealed);
+        let mut draft = self.describe(sealed).map_err(failed)?;
         if self.from.cipher().is_like(self.to.cipher()) {
             self.send(&sealed.manifest, writer, &sent).map_err(failed)?;
         } else {
@@ -139,7 +139,7 @@ impl<'a> Copier<'a> {
     }
 
     /// The manifest of the copy.
-    fn describe(&self, sealed: &SignedManifest) -> Manifest {
+    fn describe(&self, sealed: &SignedManifest) -> Result<Manifest> {
         let from = &sealed.manifest;
         let parent = from.parent.as_ref().map(|parent| match self.known.get(&parent.digest) {
             Some(&(number, digest)) => Parent { image: self.image.to_string(), number, digest },
@@ -151,7 +151,10 @@ impl<'a> Copier<'a> {
             number: from.number,
             digest: sealed.digest(),
         };
-        Manifest { repository: None, parent, copied: Some(copied), ..from.clone() }
+        let draft = Manifest { repository: None, copied: Some(copied), ..from.clone() };
+        // Here, where the versions are that it was made from.
+        let made = self.from.made_of(&draft)?;
+        Ok(Manifest { parent, made, ..draft })
     }
 
     /// Sends what differs from a version in the target, whose objects are all stored there.
