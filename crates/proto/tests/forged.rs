@@ -1,5 +1,4 @@
 //! A member of the group forges BLOCKs, which have a valid tag; it cannot forge STATUS.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{

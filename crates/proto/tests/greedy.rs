@@ -1,5 +1,4 @@
 //! A member that asks for everything again and again, as urgently as it can, hardly slows the others.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{

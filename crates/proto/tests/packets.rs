@@ -1,6 +1,6 @@
 //! Tests of packets: golden bytes of version 3, round trips, and packets that must be dropped.
 //!
-//! `DISKCAST_BLESS=1 cargo test -p diskcast-proto --test packets` writes golden files that do not exist yet; it never
+//! `DISKCAST_BLESS=1 cargo test --workspace --test proto packets::` writes golden files that do not exist yet; it never
 //! overwrites one. Each is a sealed datagram in hexadecimal; the payload of the block is
 //! encrypted under [`PAYLOAD_KEY`].
 
@@ -93,7 +93,7 @@ fn golden(name: &str, made: &[u8]) {
         std::fs::write(&path, format!("{hex}\n")).expect("golden/multicast can be written");
     }
     let stored = std::fs::read_to_string(&path).unwrap_or_else(|e| {
-        panic!("{}: {e}; DISKCAST_BLESS=1 cargo test -p diskcast-proto --test packets", path.display())
+        panic!("{}: {e}; DISKCAST_BLESS=1 cargo test --workspace --test proto packets::", path.display())
     });
     assert_eq!(stored.trim_end(), hex, "{name}: packets of version 3 never change");
 }

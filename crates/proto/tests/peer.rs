@@ -1,5 +1,5 @@
-//! Golden bytes of the peer protocol, version 1 (`formats/peer.md`). `DISKCAST_BLESS=1 cargo test -p diskcast-proto
-//! --test peer` writes files that do not exist yet; it never changes one.
+//! Golden bytes of the peer protocol, version 1 (`formats/peer.md`). `DISKCAST_BLESS=1 cargo test --workspace
+//! --test proto peer::` writes files that do not exist yet; it never changes one.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

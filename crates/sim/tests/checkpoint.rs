@@ -5,7 +5,8 @@ use sim::checkpoint::{CheckpointScenario, run};
 #[test]
 fn no_rule_is_broken() {
     let mut published = 0;
-    for seed in 0..4000 {
+    // The last ones: the only host fails while it stands still, and the next round begins late.
+    for seed in (0..4000).chain([6473, 8593, 19761]) {
         let outcome = run(&CheckpointScenario::mixed(seed));
         assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
         published += u32::from(outcome.published);

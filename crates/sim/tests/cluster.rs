@@ -1,11 +1,10 @@
 //! Tests clusters under faults: many seeds pass, and equal seeds give equal runs.
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::for_seeds;
 use sim::run_cluster;
+
+use crate::common::for_seeds;
 
 const SEEDS: u64 = 2000;
 

@@ -1,10 +1,9 @@
 //! Tests mixed and harsh faults: many seeds pass, and equal seeds give equal runs.
 
-mod common;
-
 use base::Duration;
-use common::for_seeds;
 use sim::{Ailment, Room, Scenario, run};
+
+use crate::common::for_seeds;
 
 /// A part of the 2000 seeds of `diskcast-sim --count 2000`, and seeds of `--harsh`.
 const SEEDS: u64 = 1000;

@@ -1,11 +1,10 @@
 //! Tests prunes at the same time as writers: many seeds pass, and equal seeds give equal runs.
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::for_seeds;
 use sim::run_prunes;
+
+use crate::common::for_seeds;
 
 const SEEDS: u64 = 1000;
 

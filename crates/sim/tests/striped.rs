@@ -1,5 +1,4 @@
 //! Tests of the simulated bandwidth of a cluster: properties that hold for any parameters, and cases computed by hand.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use proto::cluster::Width;
 use sim::striped::{Striped, Wiring, Work};

@@ -35,7 +35,7 @@ pub use insertion::{Insertion, Step};
 pub use kept::{KeptRuns, Reading, RunKey};
 pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
 pub use object::{DeviceId, ObjectId};
-pub use placement::{place_slots, skip_epochs};
+pub use placement::{place_slots, skip_epochs, start_over};
 pub use readahead::ReadAhead;
 pub use runs::{ALIGN_BYTES, PART_BYTES_MAX, PIECE_BYTES_MAX, Run, Span, UNIT_BYTES, Width};
 pub use writer::{Command, ItemId, RunId, SegmentRight, Writer, WriterSetting};

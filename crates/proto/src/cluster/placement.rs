@@ -37,6 +37,19 @@ pub fn skip_epochs(map: &mut Map, epoch: u64) {
     map.epoch = epoch;
 }
 
+/// A device came back with an older copy of what it had: nobody knows what its part of the index lacks, so it learns
+/// all of it again. Before the other changes of the map, and before [`place_slots`].
+pub fn start_over(map: &mut Map, device: DeviceId) {
+    let next = map.epoch + 1;
+    for holders in &mut map.slots {
+        holders.retain(|holder| holder.device != device || holder.takes_entries());
+        for holder in holders.iter_mut().filter(|holder| holder.device == device) {
+            holder.from = next;
+            holder.had.clear();
+        }
+    }
+}
+
 /// While a slot has too few holders that take entries, nothing is acknowledged: what a holder has is everything beyond
 /// the epoch in which it retired, too, up to the one that comes.
 fn extend(map: &mut Map, slot: usize, next: u64) -> bool {
@@ -205,6 +218,29 @@ mod tests {
             }
         }
         assert!(!place_slots(&mut map, false), "one call is enough");
+    }
+
+    #[test]
+    fn a_device_with_an_older_copy_learns_all_again() {
+        let mut map = map(10);
+        place_slots(&mut map, true);
+        map.epoch = 5;
+        let before = map.clone();
+        start_over(&mut map, DeviceId(4));
+        place_slots(&mut map, false);
+        for (was, now) in before.slots.iter().zip(&map.slots) {
+            for (was, now) in was.iter().zip(now) {
+                let is_it = now.device == DeviceId(4);
+                assert_eq!((now.is_ready(), now.takes_entries()), (!is_it, true));
+                assert_eq!((now.device, now.since), (was.device, was.since), "it forgets nothing");
+            }
+            let learner = now.iter().find(|holder| holder.device == DeviceId(4));
+            assert!(learner.is_none_or(|learner| teachers(now, learner, |_| true).is_some()));
+        }
+        // What a retired one had counts no more.
+        map.slots[0][0] = Holder { until: 3, ..Holder::new(DeviceId(1), 0, 1) };
+        start_over(&mut map, DeviceId(1));
+        assert!(map.slots[0].iter().all(|holder| holder.device != DeviceId(1)));
     }
 
     /// Devices that come and go in any order, of which two are erased: a ready holder knows every entry that was

@@ -23,7 +23,7 @@ pub(super) struct Checker<'a> {
     scenario: &'a CheckpointScenario,
     round: u32,
     seen: Vec<Seen>,
-    /// When hosts were told to freeze, if they were not told to go on or stopped.
+    /// When hosts were told to freeze, if they were not told to go on or stopped, and have not all ended.
     freezing: Option<Instant>,
     went_on: bool,
     publishes: bool,
@@ -65,6 +65,11 @@ impl<'a> Checker<'a> {
 
     /// The deployment was killed: what it knows is of no account any more.
     pub(super) fn killed(&mut self) {
+        self.freezing = None;
+    }
+
+    /// The last program has ended, and nobody is left to be told that it is over.
+    pub(super) fn nothing_runs(&mut self) {
         self.freezing = None;
     }
 

@@ -185,6 +185,9 @@ impl<'a> World<'a> {
         }
         let (host, round) = name;
         self.checker.said(name, &said);
+        if self.running.is_empty() {
+            self.checker.nothing_runs();
+        }
         let word = now.0 ^ ((host as u64) << 8) ^ u64::from(round);
         self.trace = (self.trace ^ word).wrapping_mul(0x0100_0000_01b3);
         let actions = self.set.as_mut().map(|set| set.heard(host, round, said, now)).unwrap_or_default();

@@ -200,6 +200,7 @@ fn draft(size: ChunkSize, root: image::Root) -> Manifest {
         parent: None,
         copied: None,
         commit: None,
+        made: None,
         members: Vec::new(),
         root,
         chunk_bytes: size.bytes(),
