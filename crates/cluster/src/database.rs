@@ -8,6 +8,20 @@ use base::{Error, ErrorKind, Result};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, StorageError};
 
+/// What to do where there is no database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// Refuse: its disk may not be mounted, or somebody may have removed it.
+    Existing,
+    /// Make one.
+    OrNew,
+}
+
+/// Whether there is a database at `path`. An empty file is none: redb would make a new one in it.
+pub(crate) fn is_there(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.len() > 0)
+}
+
 /// The database in the file `path`, made for its owner alone if it is missing; `whose` names it in errors.
 ///
 /// # Errors

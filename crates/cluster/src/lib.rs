@@ -21,5 +21,6 @@ mod slots;
 mod token;
 
 pub use authority::Authority;
+pub use database::Opening;
 pub use proto::cluster::{State, Width};
 pub use token::ClusterToken;

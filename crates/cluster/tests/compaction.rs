@@ -1,7 +1,5 @@
 //! What was deleted gives its space back, and what is in use stays readable all the time.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests fail by it")]
-
 use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::Duration;

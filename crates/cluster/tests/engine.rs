@@ -1,30 +1,32 @@
 //! What every engine of the metadata service does: the one in a file, and etcd with three members. What only etcd
 //! does: one instance leads, and others change nothing; history, quota, snapshots, members that die.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests fail by it")]
-
-mod conformance;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::ErrorKind;
+use cluster::Opening;
 use cluster::metadata::engine::{Condition, Embedded, Engine, Write};
 use cluster::metadata::etcd::{Election, Etcd, EtcdAccess, EtcdSetting, Term};
-use conformance::{conforms, conforms_in_all, count};
 use lab::EtcdSite;
+
+use crate::conformance::{conforms, conforms_in_all, count};
 
 #[test]
 fn the_embedded_engine_conforms_and_keeps_what_it_has() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("metadata.redb");
-    let engine = Embedded::open(&path).unwrap();
+    let missing = Embedded::open(&path, Opening::Existing).unwrap_err();
+    assert!(missing.kind() == ErrorKind::Refused && missing.to_string().contains("--new"), "{missing}");
+    assert!(!path.exists(), "nothing is made");
+    let engine = Embedded::open(&path, Opening::OrNew).unwrap();
     conforms_in_all(&engine, "");
-    assert_eq!(Embedded::open(&path).unwrap_err().kind(), ErrorKind::Refused, "one process at a time");
+    let twice = Embedded::open(&path, Opening::Existing).unwrap_err();
+    assert_eq!(twice.kind(), ErrorKind::Refused, "one process at a time");
     drop(engine);
-    let again = Embedded::open(&path).unwrap();
+    let again = Embedded::open(&path, Opening::Existing).unwrap();
     assert_eq!(again.get("counter").unwrap().unwrap().value, b"80");
     conforms(&again, "again/");
 }

@@ -1,10 +1,6 @@
 //! The engine over an etcd that lets in only users with a certificate: tokens that end, and every way to be let in by
 //! mistake or not at all.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod conformance;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +8,11 @@ use std::time::Duration;
 use base::ErrorKind;
 use cluster::metadata::engine::{Condition, Engine as _, Write};
 use cluster::metadata::etcd::{Election, Etcd, EtcdAccess, EtcdSetting, EtcdUser, Secret, Term};
-use conformance::{conforms_in_all, count};
 use lab::EtcdSite;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::conformance::{conforms_in_all, count};
 
 const USER: &str = "diskcast";
 const PASSWORD: &str = "the password of a test";

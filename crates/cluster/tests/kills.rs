@@ -1,8 +1,6 @@
 //! Devices, and the metadata service, are killed at random moments under a load that verifies: nothing that was
 //! acknowledged is lost, no byte is wrong. `DISKCAST_ROUNDS=100` makes it 100 rounds, `DISKCAST_SEED` repeats one.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests fail by it")]
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

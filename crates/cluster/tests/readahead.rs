@@ -1,19 +1,16 @@
 //! What a device has in memory: what was appended lately, and what comes next for who reads in order. What the kernel
 //! has in memory is told by `fincore`.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod lone;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use base::Chance;
 use cluster::wire::DeviceStatus;
-use lone::{Lone, all_rights, sealed};
 use proto::cluster::ObjectId;
 use reqwest::Method;
+
+use crate::lone::{Lone, all_rights, sealed};
 
 const MIB: usize = 1 << 20;
 const OBJECT: ObjectId = ObjectId { group: 5, number: 9 };

@@ -1,30 +1,34 @@
 //! Every command of a device against every capability that does not allow it: clear refusals, and nothing changed.
 //! The requests are made by hand, as another maker's client would.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
+use std::path::{Path, PathBuf};
 
-mod lone;
-
+use base::ErrorKind;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use lone::{Lone, all_rights, key, sealed};
-use proto::cluster::{Capability, DeviceId, DeviceKey, ObjectId, rights};
+use cluster::Opening;
+use cluster::device::Device;
+use proto::cluster::{
+    BatchItem, Capability, DeviceId, DeviceKey, Entry, ObjectId, Piece, Run, Width, encode_batch, rights,
+};
 use reqwest::Method;
 use reqwest::blocking::Response;
+
+use crate::lone::{Lone, all_rights, key, sealed};
 
 const GROUP: u32 = 5;
 const OBJECT: ObjectId = ObjectId { group: GROUP, number: 9 };
 
 /// A device with an object.
 struct Target {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     device: Lone,
 }
 
 impl Target {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let target = Self { device: Lone::start(folder.path()), _folder: folder };
+        let target = Self { device: Lone::start(folder.path()), folder };
         assert_eq!(target.send(&Command::create(), &all()).status(), 201);
         assert_eq!(target.send(&Command::append(0), &all()).status(), 200);
         target
@@ -227,4 +231,126 @@ fn ranges_lengths_fences_and_quotas_are_kept() {
     assert_eq!(device.content().len(), 200);
     assert_eq!(told(&Command::new(Method::DELETE, "objects/ID", b""), &all()).0, 204);
     assert_eq!(told(&Command::new(Method::DELETE, "objects/ID", b""), &all()), (404, "missing".to_owned()));
+}
+
+#[test]
+fn entries_are_written_only_of_what_lies_in_the_writers_own_segments() {
+    let device = Target::start();
+    let batch = |items: Vec<Entry>| {
+        let item = |entry: &Entry| BatchItem { group: GROUP, name: "a".to_owned(), entry: entry.encode() };
+        encode_batch(&items.iter().map(item).collect::<Vec<_>>())
+    };
+    let stored = |segments: &[u64]| {
+        let (run, width) = (Run { at: 0, bytes: 4096 }, Width::new(2, 1).unwrap());
+        let piece = |&segment: &u64| Piece { segment, run, width, offset: 0, length: 10, sum: 1 };
+        let pieces: Vec<_> = segments.iter().map(piece).collect();
+        Entry { stamp: 1, moves: 0, bytes: Some(10 * pieces.len() as u64), pieces }
+    };
+    let own = |number| Capability { number, rights: rights::WRITE_INDEX, ..capability() };
+    let told = |capability: &str, path: &str, items: Vec<Entry>| {
+        device.problem(&Command::new(Method::POST, path, &batch(items)), capability).1
+    };
+    let (ninth, eighth, whole) = (sealed(&own(Some(9))), sealed(&own(Some(8))), sealed(&own(None)));
+    // This device holds no part of the index: whoever is let in hears that.
+    assert_eq!(told(&ninth, "index", vec![stored(&[9])]), "not-ready");
+    assert_eq!(told(&whole, "index", vec![stored(&[9, 8]), Entry::tombstone(2)]), "not-ready");
+    assert_eq!(told(&format!("{ninth},{eighth}"), "index", vec![stored(&[9, 8])]), "not-ready");
+    for items in [vec![stored(&[8])], vec![stored(&[9, 8])], vec![Entry::tombstone(2)], vec![stored(&[])]] {
+        assert_eq!(told(&ninth, "index", items.clone()), "rights", "{items:?}");
+    }
+    assert_eq!(told(&format!("{ninth},{eighth}"), "index", vec![Entry::tombstone(2)]), "rights");
+    assert_eq!(told(&format!("{ninth},!!"), "index", vec![stored(&[9])]), "capability");
+    assert_eq!(told(&ninth, "index/replace", vec![stored(&[9]), stored(&[9])]), "rights");
+    assert_eq!(told(&whole, "index/replace", vec![stored(&[9]), stored(&[9])]), "not-ready");
+    // What every client gets that joins.
+    let reads = rights::READ | rights::READ_ATTRIBUTES | rights::LIST | rights::READ_INDEX;
+    let reader = sealed(&Capability { rights: reads, ..capability() });
+    for items in [vec![stored(&[9])], vec![Entry::tombstone(2)]] {
+        assert_eq!(told(&reader, "index", items), "rights");
+    }
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Opens the device as soon as the tasks of the one before have let its database go.
+fn reopened(folder: &Path) -> Result<(), base::Error> {
+    loop {
+        match Device::open(folder, Opening::Existing) {
+            Err(error) if error.to_string().contains("open the database") => std::thread::yield_now(),
+            opened => return opened.map(drop),
+        }
+    }
+}
+
+#[test]
+fn a_folder_without_its_database_is_no_empty_device() {
+    let mount_point = tempfile::tempdir().unwrap();
+    let empty = Device::open(mount_point.path(), Opening::Existing).unwrap_err();
+    assert!(empty.kind() == ErrorKind::Refused && empty.to_string().contains("--new"), "{empty}");
+    assert!(files(mount_point.path()).is_empty(), "nothing is made");
+
+    let target = Target::start();
+    let folder = target.folder.path().to_owned();
+    let objects = files(&folder.join("objects"));
+    assert_eq!(objects.len(), 1);
+    let content = std::fs::read(&objects[0]).unwrap();
+    drop(target.device);
+    reopened(&folder).unwrap();
+    let (database, kept) = (folder.join("device.redb"), folder.join("kept"));
+    std::fs::rename(&database, &kept).unwrap();
+    for opening in [Opening::Existing, Opening::OrNew] {
+        // An empty file is no database either.
+        for is_emptied in [false, true] {
+            if is_emptied {
+                std::fs::write(&database, b"").unwrap();
+            }
+            let lost = Device::open(&folder, opening).unwrap_err();
+            assert_eq!(lost.kind(), ErrorKind::Refused, "{lost}");
+            assert!(lost.to_string().contains("diskcast cluster lost"), "{lost}");
+            let _ = std::fs::remove_file(&database);
+        }
+    }
+    assert_eq!(std::fs::read(&objects[0]).unwrap(), content);
+    std::fs::rename(&kept, &database).unwrap();
+    reopened(&folder).unwrap();
+    assert_eq!(std::fs::read(&objects[0]).unwrap(), content);
+}
+
+#[test]
+fn files_that_an_older_database_does_not_know_are_set_aside() {
+    let target = Target::start();
+    let (folder, device) = (target.folder, target.device);
+    let (database, old) = (folder.path().join("device.redb"), folder.path().join("old"));
+    drop(device);
+    reopened(folder.path()).unwrap();
+    let known = files(&folder.path().join("objects"));
+    std::fs::copy(&database, &old).unwrap();
+    let target = Target { device: Lone::start(folder.path()), folder };
+    for number in [30, 31] {
+        let path = |what: &str| format!("objects/00000005.{number:016x}{what}");
+        assert_eq!(target.send(&Command::new(Method::POST, &path(""), b""), &all()).status(), 201);
+        let append = Command::new(Method::POST, &path("/append?at=0"), &[number; 5000]);
+        assert_eq!(target.send(&append, &all()).status(), 200);
+    }
+    let (folder, device) = (target.folder, target.device);
+    drop(device);
+    reopened(folder.path()).unwrap();
+    // Two starts, as after a second crash.
+    for _ in 0..2 {
+        std::fs::copy(&old, &database).unwrap();
+        reopened(folder.path()).unwrap();
+    }
+    assert_eq!(files(&folder.path().join("objects")), known);
+    let mut aside: Vec<_> =
+        files(&folder.path().join("orphans")).iter().map(|path| std::fs::read(path).unwrap()).collect();
+    aside.sort();
+    assert_eq!(aside, [vec![30; 5000], vec![31; 5000]]);
+    let target = Target { device: Lone::start(folder.path()), folder };
+    let status =
+        target.send(&Command::new(Method::GET, "status", b""), "").json::<serde_json::Value>().unwrap();
+    assert_eq!(status["orphans"], 2);
 }

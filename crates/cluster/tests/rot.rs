@@ -1,7 +1,5 @@
 //! Damage on disks: bits that flip, files that vanish, parts that a device missed. All of it is found and mended.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests fail by it")]
-
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -105,4 +103,49 @@ fn what_rots_on_two_devices_is_mended() {
         .map(|file| std::fs::read(file).unwrap())
         .collect();
     assert!(now == before, "the files are as they were, byte for byte");
+}
+
+/// Copies the files of a folder into another one, in the place of what is there.
+fn replace(from: &std::path::Path, to: &std::path::Path) {
+    let _ = std::fs::remove_dir_all(to);
+    assert!(std::process::Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
+}
+
+#[test]
+fn what_one_holder_of_the_index_has_forgotten_is_read_from_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = ClusterSite::start(folder.path(), (2, 1), 3);
+    let (now, older) = (site.device_folder(0), folder.path().join("older"));
+    site.stop_device(0);
+    replace(&now, &older);
+    site.start_device(0);
+    site.hear_all();
+    let open = || cluster::client::Cluster::open(&site.access(1).of_repository()).unwrap();
+    let names = |number: u64| Path::from(format!("chunks/{number}"));
+    // A record whose content is too long to stand in it.
+    let manifest = Path::from("versions/web/1");
+    futures::executor::block_on(async {
+        let store = open();
+        for number in 0..20 {
+            store.put(&names(number), content(number).into()).await.unwrap();
+        }
+        let create = object_store::PutOptions { mode: object_store::PutMode::Create, ..Default::default() };
+        store.put_opts(&manifest, content(0).into(), create).await.unwrap();
+    });
+    // For a moment only, so that it counts as having all that it had.
+    site.stop_device(0);
+    replace(&older, &now);
+    site.start_device(0);
+    site.hear_all();
+    let open = || cluster::client::Cluster::open(&site.access(1).of_repository()).unwrap();
+    futures::executor::block_on(async {
+        let store = open();
+        for number in 0..20 {
+            let found = store.get(&names(number)).await.unwrap().bytes().await.unwrap();
+            assert!(found == content(number), "{number}");
+        }
+        assert!(store.get(&manifest).await.unwrap().bytes().await.unwrap() == content(0));
+        let nothing = store.get(&names(99)).await.unwrap_err();
+        assert!(matches!(nothing, object_store::Error::NotFound { .. }), "{nothing}");
+    });
 }

@@ -1,7 +1,5 @@
 //! The index is erased on all devices, and found again in the segments.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests fail by it")]
-
 use std::sync::Arc;
 
 use base::Chance;

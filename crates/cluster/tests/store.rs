@@ -1,11 +1,11 @@
 //! What `object_store` promises, on a real cluster: whole, and with devices that are gone.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests fail by it")]
-
 use std::sync::Arc;
 
 use base::Chance;
 use bytes::Bytes;
+use cluster::client::Cluster;
+use cluster::wire::Limits;
 use futures::StreamExt as _;
 use lab::ClusterSite;
 use object_store::path::Path;
@@ -224,4 +224,65 @@ fn long_contents_arrive_in_parts_and_leave_in_ranges() {
         let stranger: Arc<dyn ObjectStore> = Arc::new(site.client(4));
         assert!(matches!(stranger.head(&path("big")).await, Err(Error::NotFound { .. })), "another group");
     });
+}
+
+#[test]
+fn what_a_reader_knows_of_is_read_while_no_metadata_service_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = ClusterSite::start(folder.path(), (2, 1), 3);
+    let reader = site.client(1);
+    futures::executor::block_on(async {
+        let writer = site.client(1);
+        for (name, bytes) in [("versions/web/1", 100), ("versions/web/2", 5000), ("tags/web/new/1", 40)] {
+            writer.put_opts(&path(name), content(1, bytes).into(), create()).await.unwrap();
+        }
+        writer.put(&path("chunks/a"), content(2, 90_000).into()).await.unwrap();
+        writer.put(&path("chunks/b"), content(3, 90_000).into()).await.unwrap();
+        let read = reader.get(&path("chunks/a")).await.unwrap().bytes().await.unwrap();
+        assert!(read == content(2, 90_000));
+        let listed: Vec<_> = reader.list(Some(&path("versions"))).collect().await;
+        assert_eq!(listed.len(), 2);
+    });
+    site.stop_metadata();
+    futures::executor::block_on(async {
+        // None of this was read before, nor is it in memory.
+        for (name, seed, bytes) in
+            [("versions/web/1", 1, 100), ("versions/web/2", 1, 5000), ("chunks/b", 3, 90_000)]
+        {
+            let read = reader.get(&path(name)).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert!(read.bytes().await.unwrap() == content(seed, bytes), "{name}");
+        }
+        let listed: Vec<_> = reader.list(Some(&path("versions"))).collect().await;
+        assert!(listed.len() == 2 && listed.iter().all(Result::is_ok), "{listed:?}");
+        let missing = reader.head(&path("versions/web/3")).await.unwrap_err();
+        assert!(matches!(missing, Error::NotFound { .. }), "{missing}");
+    });
+    site.start_metadata();
+    site.hear_all();
+    futures::executor::block_on(async {
+        reader.put(&path("chunks/c"), content(4, 9000).into()).await.unwrap();
+        assert!(reader.get(&path("tags/web/new/1")).await.is_ok());
+    });
+}
+
+#[test]
+fn a_quota_that_was_ordered_is_kept_by_all_devices_until_it_is_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = ClusterSite::start(folder.path(), (2, 1), 3);
+    let (client, other) = (site.client(6), site.client(7));
+    let limit = |quota| Cluster::limit(&site.access(6), 6, Limits { quota, rate: Some(1 << 30) }).unwrap();
+    limit(Some(1 << 20));
+    assert_eq!(site.status().limits[0].limits, Limits { quota: Some(1 << 20), rate: Some(1 << 30) });
+    site.hear_all();
+    let put = |client: &Cluster, name: &str| {
+        futures::executor::block_on(client.put(&path(name), content(1, 2 << 20).into()))
+    };
+    let refused = base::chain(&put(&client, "a").unwrap_err());
+    assert!(refused.contains("group 6 may use 349526 bytes of this device"), "{refused}");
+    put(&other, "a").unwrap();
+    limit(None);
+    site.hear_all();
+    put(&client, "a").unwrap();
+    let nobody = Cluster::limit(&site.access(6), 0, Limits::default()).unwrap_err();
+    assert_eq!(nobody.kind(), base::ErrorKind::Invalid);
 }

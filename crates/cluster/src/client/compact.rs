@@ -144,7 +144,11 @@ impl Compaction<'_> {
         }
         let ask = |(device, chosen): (DeviceId, Vec<usize>)| async move {
             let items = chosen.iter().map(|&at| self.item(&names[at], Vec::new())).collect::<Vec<_>>();
-            Ok((device, self.session.ask_index(map, device, Question::Get, &items).await?, chosen))
+            Ok((
+                device,
+                self.session.ask_index(map, device, Question::Get { old: false }, &items).await?,
+                chosen,
+            ))
         };
         let mut answers: FuturesUnordered<_> = questions.into_iter().map(ask).collect();
         let mut held = vec![Held::new(); names.len()];

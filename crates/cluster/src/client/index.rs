@@ -11,12 +11,13 @@ use proto::cluster::{
 };
 use reqwest::Method;
 
+use super::rights::Need;
 use super::session::Session;
 use crate::clock::monotonic;
 use crate::http::{Failure, Reply, send, send_for_bytes};
 use crate::problem::{Problem, Word};
 use crate::slots::slots_text;
-use crate::wire::MORE_HEADER;
+use crate::wire::{ClientRequest, IndexRequest, IndexRights, MORE_HEADER, OLD_HEADER};
 
 /// How long the index may refuse before a caller hears of it: longer than it takes to replace a device that died.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,7 +34,10 @@ const PAGE: usize = 4096;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Question {
     /// What it has.
-    Get,
+    Get {
+        /// It may answer what it had when it was heard by the metadata service last.
+        old: bool,
+    },
     /// To put an entry in the place of another one, and what it has then.
     Replace {
         /// The number under which the segments were opened that the entries name, if they name new ones.
@@ -52,6 +56,7 @@ impl Session {
     /// Inserts entries; returns when all holders have them. `client`: the number under which the segments were opened
     /// that they name, if they name any.
     pub(super) async fn insert(&self, entries: &[(String, Vec<u8>)], client: Option<u64>) -> Reply<()> {
+        self.begin_change();
         for batch in entries.chunks(BATCH) {
             self.insert_batch(batch, client).await?;
         }
@@ -66,9 +71,15 @@ impl Session {
                 Err(Failure::Refused(Problem { word: Word::Stale, number: Some(newer), .. }))
                     if monotonic() < end =>
                 {
-                    self.saw_stamp(newer);
+                    // Only the name that has it may go beyond the time: the others keep to it.
+                    if entries.len() > 1 && newer > self.now_ns() {
+                        for entry in &entries {
+                            Box::pin(self.insert_batch(std::slice::from_ref(entry), client)).await?;
+                        }
+                        return Ok(());
+                    }
                     for (_, entry) in &mut entries {
-                        entry[..8].copy_from_slice(&self.stamp().to_le_bytes());
+                        entry[..8].copy_from_slice(&self.stamp_above(newer).to_le_bytes());
                     }
                 }
                 outcome => return outcome,
@@ -126,18 +137,58 @@ impl Session {
             entry: entries[at].1.clone(),
         };
         let items: Vec<_> = chosen.iter().map(item).collect();
-        let request = self.to_device(map, device, Method::POST, "index", None);
-        if let Err(failure) = self.is_still(client) {
-            return (device, Err(failure));
+        let insert = async {
+            let mut need = Need::of(items.iter().map(|item| item.entry.as_slice()));
+            if client.is_none() {
+                // What it names, others stored.
+                need = Need::Group;
+            }
+            let rights = self.rights_for(&need, device).await?;
+            let request = self.to_device(map, device, Method::POST, "index", Some(&rights));
+            self.is_still(client)?;
+            send(request.body(encode_batch(&items)).timeout(HOLDER_MAX)).await.map(drop)
+        };
+        let done = insert.await.inspect_err(|failure| self.rights.refused(failure));
+        (device, done)
+    }
+
+    /// The capabilities for `device` that entries need, as one header. Those that are not known are asked for: devices
+    /// came, or they ended.
+    async fn rights_for(&self, need: &Need, device: DeviceId) -> Reply<String> {
+        let own = |given: &IndexRights| {
+            let unknown = || Failure::Unreachable(format!("the metadata service knows no device {device}"));
+            given.capabilities.get(&device).cloned().ok_or_else(unknown)
+        };
+        let Need::Segments(segments) = need else {
+            if let Some(known) = self.rights.to_group(device) {
+                return Ok(known);
+            }
+            let request = ClientRequest { group: self.group() };
+            let given: IndexRights = self.ask(&format!("clients/{}/index", self.client()), &request).await?;
+            let own = own(&given);
+            self.rights.given_group(given.capabilities);
+            return own;
+        };
+        let mut all = Vec::with_capacity(segments.len());
+        for &segment in segments {
+            if let Some(known) = self.rights.to_segment(segment, device) {
+                all.push(known);
+                continue;
+            }
+            let request = IndexRequest { client: self.client() };
+            let given: IndexRights = self.ask(&format!("segments/{segment}/index"), &request).await?;
+            all.push(own(&given)?);
+            self.rights.opened(segment, given.capabilities);
         }
-        let answer = send(request.body(encode_batch(&items)).timeout(HOLDER_MAX)).await;
-        (device, answer.map(drop))
+        Ok(all.join(","))
     }
 
     /// Inserts an entry that was found in a segment, unless the index has one that is as new. Returns whether it had
     /// not.
     pub(super) async fn restore(&self, name: &str, entry: &Entry) -> Reply<bool> {
         let end = monotonic() + PATIENCE;
+        // Of a client whose clock was ahead: holders take no such stamp for a name that they do not know.
+        let entry = &Entry { stamp: entry.stamp.min(self.now_ns()), ..entry.clone() };
         let known = match self.find(&[name.to_owned()]).await {
             Ok(found) => found[0].as_ref().is_some_and(|found| found.stamp >= entry.stamp),
             // Nobody is ready to tell.
@@ -178,9 +229,7 @@ impl Session {
                         chosen.iter().zip(entries).for_each(|(&at, entry)| found[at] = Some(entry))
                     }
                     Err(failure) => {
-                        if matches!(failure, Failure::Unreachable(_) | Failure::Untrusted(_)) {
-                            self.suspect(device);
-                        }
+                        self.suspect_for(device, &failure);
                         last = failure;
                     }
                 }
@@ -193,6 +242,36 @@ impl Session {
             if turn % map.holders_wanted() == 0 {
                 self.rest(&map, end).await.map_err(|()| std::mem::replace(&mut last, nothing()))?;
             }
+        }
+    }
+
+    /// The newest entry that any ready holder has of a name that must be there, since something else names it. A holder
+    /// whose disk went back in time does not know what it has lost.
+    pub(super) async fn find_at_any(&self, name: &str) -> Reply<Option<Entry>> {
+        let map = self.map();
+        let items = [BatchItem { group: self.group(), name: name.to_owned(), entry: Vec::new() }];
+        let question = Question::Get { old: self.reads_old() };
+        let ready = map.holders(slot_of(name)).iter().filter(|holder| holder.is_ready());
+        let mut answers: FuturesUnordered<_> =
+            ready.map(|holder| self.ask_index(&map, holder.device, question, &items)).collect();
+        let mut newest: Option<Entry> = None;
+        while let Some(answer) = answers.next().await {
+            // What one of them can't tell, another one may.
+            let entries = answer.unwrap_or_default();
+            for entry in entries.iter().filter_map(|item| Entry::decode(&item.entry).ok()) {
+                if newest.as_ref().is_none_or(|newest| newest.version() < entry.version()) {
+                    newest = Some(entry);
+                }
+            }
+        }
+        Ok(newest.filter(|entry| entry.bytes.is_some()))
+    }
+
+    /// A device did not do what it was asked for. Unless a newer map is all that lacks, others are asked first for a
+    /// while: they may have other clocks, other keys and sound disks.
+    fn suspect_for(&self, device: DeviceId, failure: &Failure) {
+        if !matches!(failure.word(), Some(Word::Epoch | Word::NotReady)) {
+            self.suspect(device);
         }
     }
 
@@ -233,7 +312,8 @@ impl Session {
         let item =
             |&at: &usize| BatchItem { group: self.group(), name: names[at].clone(), entry: Vec::new() };
         let items: Vec<_> = chosen.iter().map(item).collect();
-        let answer = self.ask_index(map, device, Question::Get, &items).await?;
+        let question = Question::Get { old: self.reads_old() };
+        let answer = self.ask_index(map, device, question, &items).await?;
         Ok(answer.iter().map(|item| stored(&item.entry)).collect())
     }
 
@@ -246,12 +326,21 @@ impl Session {
         items: &[BatchItem],
     ) -> Reply<Vec<BatchItem>> {
         let (path, opened_as, names) = match question {
-            Question::Get => ("index/get", None, items.len()),
+            Question::Get { .. } => ("index/get", None, items.len()),
             Question::Replace { opened_as } => ("index/replace", opened_as, items.len() / 2),
         };
-        let request = self.to_device(map, device, Method::POST, path, None);
+        let rights = match question {
+            Question::Get { .. } => None,
+            Question::Replace { .. } => Some(self.rights_for(&Need::Group, device).await?),
+        };
+        let request = self.to_device(map, device, Method::POST, path, rights.as_deref());
+        let request = match question {
+            Question::Get { old: true } => request.header(OLD_HEADER, "true"),
+            _ => request,
+        };
         self.is_still(opened_as)?;
-        let body = send_for_bytes(request.body(encode_batch(items)).timeout(HOLDER_MAX)).await?;
+        let body = send_for_bytes(request.body(encode_batch(items)).timeout(HOLDER_MAX)).await;
+        let body = body.inspect_err(|failure| self.rights.refused(failure))?;
         decode_batch(&body).filter(|answer| answer.len() == names).ok_or_else(no_batch)
     }
 
@@ -295,6 +384,7 @@ impl Session {
             ("limit", PAGE.to_string()),
         ];
         let request = self.to_device(map, share.device, Method::GET, "index", None).query(&query);
+        let request = if self.reads_old() { request.header(OLD_HEADER, "true") } else { request };
         let answer = send(request.timeout(HOLDER_MAX)).await?;
         let more = answer.headers().get(MORE_HEADER).is_some_and(|more| more == "true");
         let body = answer.bytes().await.map_err(|error| Failure::Unreachable(error.to_string()))?;
@@ -331,8 +421,8 @@ impl Session {
         let mut after = String::new();
         loop {
             let page = self.page(map, &share, prefix, &after).await;
-            if let Err(Failure::Unreachable(_) | Failure::Untrusted(_)) = &page {
-                self.suspect(share.device);
+            if let Err(failure) = &page {
+                self.suspect_for(share.device, failure);
             }
             let (items, more) = page?;
             let Some((last, _)) = items.last() else { return Ok(found) };

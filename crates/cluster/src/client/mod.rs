@@ -8,7 +8,9 @@
 //! - `hold` keeps segments from being compacted while entries are on their way
 //! - `fetch` reads ranges of runs, also without some components
 //! - `read` reads contents by their entries; caches runs
+//! - `memory` records that were read, for the time without a metadata service
 //! - `records` names that only one client can create
+//! - `rights` to write the index
 //! - `directories` what is in a segment
 //! - `compact` stores what is in use of a segment elsewhere
 //! - `salvage` rebuilds the index from the segments
@@ -23,11 +25,13 @@ mod fetch;
 mod form;
 mod hold;
 mod index;
+mod memory;
 mod multipart;
 mod names;
 mod object_store;
 mod read;
 mod records;
+mod rights;
 mod salvage;
 mod session;
 mod write;
@@ -43,7 +47,7 @@ pub(crate) use compact::{Pace, compact};
 pub use salvage::Salvage;
 
 use crate::http::Reply;
-use crate::wire::ClusterStatus;
+use crate::wire::{ClusterStatus, Limits};
 use read::Reads;
 use session::Session;
 use write::Writes;
@@ -117,6 +121,14 @@ impl Cluster {
     /// As [`Self::declare_lost`].
     pub fn drain(access: &ClusterAccess, device: u32) -> Result<()> {
         Self::tell(access, &format!("devices/{device}/drain"))
+    }
+
+    /// Sets what a group may use on all devices together; devices learn it with their next heartbeats.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; `Invalid` if the group has no number that groups have.
+    pub fn limit(access: &ClusterAccess, group: u32, limits: Limits) -> Result<()> {
+        ask(access, session::limit(access, group, limits))
     }
 
     /// Moves parts from devices that are fuller than others, as after new ones joined. Returns how many are to be

@@ -152,7 +152,11 @@ impl Parts {
         let is_immutable = self.immutable.iter().any(|prefix| name.starts_with(prefix));
         match self.reads.at_hand(name).filter(|_| is_immutable) {
             Some(entry) => Ok(Some(Found::Entry(entry))),
-            None => self.find(name).await,
+            // Who reads such a name has it from a manifest or a node.
+            None => match self.find(name).await? {
+                None if is_immutable => Ok(self.session.find_at_any(name).await?.map(Found::Entry)),
+                found => Ok(found),
+            },
         }
     }
 
@@ -177,7 +181,10 @@ impl Parts {
                     let detail = format!("the content of the record `{}` is not there", record.name);
                     Failure::Refused(Problem::new(Word::Damaged, detail))
                 };
-                let entry = self.entries(std::slice::from_ref(name)).await?.remove(0).ok_or_else(missing)?;
+                let entry = match self.entries(std::slice::from_ref(name)).await?.remove(0) {
+                    Some(entry) => entry,
+                    None => self.session.find_at_any(name).await?.ok_or_else(missing)?,
+                };
                 let content = self.reads.read(&self.session, &entry, 0..*bytes).await?;
                 if blake3::hash(&content).as_bytes() != digest {
                     return Err(missing());

@@ -233,7 +233,15 @@ impl Reads {
         if let Some(layout) = self.layouts.lock().get(&segment) {
             return Ok(Arc::clone(layout));
         }
-        let layout = match session.get::<Segment>(&format!("segments/{segment}")).await {
+        let told = match session.is_cut_off() {
+            true => ask_devices(session, segment).await,
+            false => None,
+        };
+        let asked = match told {
+            Some(layout) => return self.remember(segment, layout),
+            None => session.get::<Segment>(&format!("segments/{segment}")).await,
+        };
+        let layout = match asked {
             Ok(found) => layout(segment, found.k, found.m, found.devices),
             // The devices know it, too.
             Err(failure @ (Failure::Unreachable(_) | Failure::Untrusted(_))) => {
@@ -241,6 +249,10 @@ impl Reads {
             }
             Err(failure) => return Err(failure),
         };
+        self.remember(segment, layout)
+    }
+
+    fn remember(&self, segment: u64, layout: Option<Arc<Layout>>) -> Reply<Arc<Layout>> {
         let layout = layout.ok_or_else(|| Failure::Unreachable(format!("segment {segment} has no width")))?;
         let mut layouts = self.layouts.lock();
         if layouts.len() >= LAYOUTS_MAX {

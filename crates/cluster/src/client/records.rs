@@ -7,6 +7,8 @@ use bytes::Bytes;
 use reqwest::Method;
 
 use super::Parts;
+use super::memory::RECORDS_MAX;
+use super::session::Session;
 use crate::http::{Failure, Reply};
 use crate::problem::{Problem, Word};
 use crate::token::random;
@@ -80,6 +82,7 @@ impl Parts {
             Value::Named { name: hidden, bytes, digest }
         };
         let nonce = fresh()?;
+        self.session.begin_change();
         let request = RecordRequest {
             group: self.session.group(),
             name: name.to_owned(),
@@ -105,35 +108,73 @@ impl Parts {
 
     /// The record of a name.
     pub(super) async fn record(&self, name: &str) -> Reply<Option<Record>> {
-        let wanted = RecordName { group: self.session.group(), name: name.to_owned() };
-        match self.session.ask("records/get", &wanted).await {
-            Ok(record) => Ok(Some(record)),
-            Err(failure) if failure.word() == Some(Word::Missing) => Ok(None),
-            Err(failure) => Err(failure),
+        if self.session.reads_old()
+            && let Some(known) = self.session.memory.get(name)
+        {
+            return Ok(known);
         }
+        let wanted = RecordName { group: self.session.group(), name: name.to_owned() };
+        let found: Option<Record> = match self.session.ask("records/get", &wanted).await {
+            Ok(record) => Some(record),
+            Err(failure) if failure.word() == Some(Word::Missing) => None,
+            Err(failure) => {
+                let known = self.session.reads_old().then(|| self.session.memory.get(name)).flatten();
+                return known.ok_or(failure);
+            }
+        };
+        self.session.memory.learn(name, found.as_ref());
+        Ok(found)
     }
 
     /// All records whose names begin with `prefix`, by name.
     pub(super) async fn records(&self, prefix: &str) -> Reply<Vec<Record>> {
-        let mut found = Vec::new();
-        let mut after = String::new();
-        loop {
-            let (group, prefix) = (self.session.group(), prefix.to_owned());
-            let wanted = RecordList { group, prefix, after, limit: PAGE };
-            let page: Records = self.session.ask("records/list", &wanted).await?;
-            after = page.records.last().map(|record| record.name.clone()).unwrap_or_default();
-            found.extend(page.records);
-            if !page.more {
-                return Ok(found);
+        let session = &self.session;
+        let known = || session.reads_old().then(|| session.memory.list(prefix)).flatten();
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        match session.records(prefix, usize::MAX).await {
+            Ok(found) => {
+                session.memory.learn_all(prefix, &found);
+                Ok(found)
             }
+            Err(failure) => known().ok_or(failure),
         }
     }
 
     /// Removes records; returns those that were there.
     pub(super) async fn remove_records(&self, names: &[String]) -> Reply<Vec<Record>> {
+        self.session.begin_change();
         let wanted = RecordNames { group: self.session.group(), names: names.to_vec() };
         let removed: Records = self.session.ask("records/remove", &wanted).await?;
         Ok(removed.records)
+    }
+}
+
+impl Session {
+    /// All records whose names begin with `prefix`, by name; about `enough` of them, if there are more.
+    async fn records(&self, prefix: &str, enough: usize) -> Reply<Vec<Record>> {
+        let mut found = Vec::new();
+        let mut after = String::new();
+        loop {
+            let (group, prefix) = (self.group(), prefix.to_owned());
+            let wanted = RecordList { group, prefix, after, limit: PAGE };
+            let page: Records = self.ask("records/list", &wanted).await?;
+            after = page.records.last().map(|record| record.name.clone()).unwrap_or_default();
+            found.extend(page.records);
+            if !page.more || found.len() >= enough {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Asks for all records, for the time when nobody can be asked.
+    pub(super) async fn remember_records(&self) {
+        if let Ok(found) = self.records("", RECORDS_MAX).await
+            && found.len() < RECORDS_MAX
+        {
+            self.memory.learn_all("", &found);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use reqwest::Method;
 use super::access::ClusterAccess;
 use super::directories::read_directories;
 use super::session::Session;
+use crate::clock::monotonic;
 use crate::http::{Failure, Reply};
 use crate::wire::{IndexRebuilt, Segment, SegmentList, SegmentState, Segments};
 
@@ -20,6 +21,8 @@ const PAGE: usize = 500;
 const UNKNOWN: u64 = u64::MAX - 1;
 /// Wait for segments of clients that died to be sealed.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long the same segments may stay open: longer than a lease of a client, and than what declares a device down.
+const OPEN_MAX: Duration = Duration::from_secs(120);
 
 /// What a rebuild of the index did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -75,6 +78,7 @@ pub(super) async fn salvage(access: &ClusterAccess, told: impl Fn(&Salvage)) -> 
 async fn settled(access: &ClusterAccess) -> Reply<(Arc<Session>, Vec<Segment>)> {
     let session = Session::open(access.clone()).await.map_err(|error| Failure::Refused(error.into()))?;
     let client = session.client();
+    let (mut waits_for, mut since) = (Vec::new(), monotonic());
     loop {
         let mut segments = Vec::new();
         loop {
@@ -86,11 +90,30 @@ async fn settled(access: &ClusterAccess) -> Reply<(Arc<Session>, Vec<Segment>)> 
                 break;
             }
         }
-        if segments.iter().all(|segment| segment.state == SegmentState::Sealed) {
+        let open = segments.iter().filter(|segment| segment.state != SegmentState::Sealed);
+        let open: Vec<u64> = open.map(|segment| segment.segment).collect();
+        if open.is_empty() {
             return Ok((session, segments));
+        }
+        if open != waits_for {
+            (waits_for, since) = (open, monotonic());
+        } else if monotonic().since(since) > OPEN_MAX {
+            return Err(stay_open(&open));
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// These segments are not sealed: too few of their devices answer.
+fn stay_open(segments: &[u64]) -> Failure {
+    let numbers: Vec<_> = segments.iter().take(10).map(ToString::to_string).collect();
+    let detail = format!(
+        "segments can't be sealed, since too few of their devices answer: {}{}. Start these devices, or declare them \
+         lost",
+        numbers.join(", "),
+        if segments.len() > numbers.len() { ", …" } else { "" }
+    );
+    Failure::Unreachable(detail)
 }
 
 /// The entry of a content, if its pieces are all there.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{Instant, Result};
@@ -13,10 +13,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::access::ClusterAccess;
-use crate::clock::{monotonic, system_ns};
+use super::memory::Memory;
+use super::rights::Rights;
+use crate::clock::{ServiceTime, monotonic, system_ns};
 use crate::http::{Reply, ask_in_turn, json, with_json};
 use crate::problem::Word;
-use crate::wire::{CAPABILITY_HEADER, ClientAnswer, ClientRequest, ClusterStatus, EPOCH_HEADER, Rebalanced};
+use crate::wire::{
+    CAPABILITY_HEADER, ClientAnswer, ClientRequest, ClusterStatus, EPOCH_HEADER, Limits, Rebalanced,
+};
 
 /// Longest wait for an answer of the metadata service.
 const METADATA_MAX: Duration = Duration::from_secs(10);
@@ -26,6 +30,10 @@ const LEADER_MAX: Duration = Duration::from_secs(15);
 const SUSPECT_FOR: Duration = Duration::from_secs(5);
 /// The map is not fetched again within this time, whoever wants a newer one.
 const RENEW_PAUSE: Duration = Duration::from_millis(50);
+/// A client that changed something within this time counts as one that changes things.
+const CHANGES_FOR: Duration = Duration::from_secs(3600);
+/// How far a client's stamps may run ahead of the time because it makes so many.
+const STAMP_LEAD_MAX_NS: u64 = 60 * 1_000_000_000;
 
 /// The client's place in its cluster.
 pub(super) struct Session {
@@ -36,6 +44,13 @@ pub(super) struct Session {
     renewing: tokio::sync::Mutex<Instant>,
     suspects: Mutex<HashMap<DeviceId, Instant>>,
     last_stamp: AtomicU64,
+    pub(super) rights: Rights,
+    /// What is known of records while the metadata service is gone.
+    pub(super) memory: Memory,
+    /// No instance of the metadata service answered the last question.
+    silent: AtomicBool,
+    /// When this client changed something last, or began to.
+    changed: Mutex<Option<Instant>>,
 }
 
 struct Known {
@@ -43,6 +58,8 @@ struct Known {
     lease: Duration,
     map: Arc<Map>,
     capabilities: Arc<BTreeMap<DeviceId, String>>,
+    /// Stamps are made of it, not of this machine's clock.
+    time: Option<ServiceTime>,
 }
 
 impl Session {
@@ -60,10 +77,15 @@ impl Session {
                 lease: Duration::from_millis(answer.lease_ms),
                 map: Arc::new(answer.map),
                 capabilities: Arc::new(answer.capabilities),
+                time: told(answer.now),
             }),
             renewing: tokio::sync::Mutex::new(Instant::ZERO),
             suspects: Mutex::default(),
             last_stamp: AtomicU64::new(0),
+            rights: Rights::default(),
+            memory: Memory::default(),
+            silent: AtomicBool::new(false),
+            changed: Mutex::default(),
         });
         let weak = Arc::downgrade(&session);
         tokio::spawn(async move {
@@ -74,7 +96,9 @@ impl Session {
                 tokio::time::sleep(wait).await;
                 let Some(session) = weak.upgrade() else { return };
                 // Without the metadata service everything goes on that needs no new capability.
-                let _ = session.renew(0).await;
+                if session.renew(0).await.is_ok() && session.memory.is_due(monotonic()) {
+                    session.remember_records().await;
+                }
             }
         });
         Ok(session)
@@ -111,6 +135,7 @@ impl Session {
             answer = ask(&self.http, &self.access, "clients", &request, wait).await;
         }
         *last = monotonic();
+        self.hear(&answer);
         let answer = answer?;
         let mut known = self.known.write();
         known.client = answer.client;
@@ -119,12 +144,38 @@ impl Session {
             known.map = Arc::new(answer.map);
         }
         known.capabilities = Arc::new(answer.capabilities);
+        known.time = told(answer.now).or(known.time);
         Ok(())
     }
 
     /// Asks the metadata service, each instance in turn.
     pub(super) async fn ask<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Reply<T> {
-        ask(&self.http, &self.access, path, body, METADATA_MAX).await
+        let answer = ask(&self.http, &self.access, path, body, METADATA_MAX).await;
+        self.hear(&answer);
+        answer
+    }
+
+    /// Whether the metadata service answers.
+    fn hear<T>(&self, answer: &Reply<T>) {
+        let silent = answer.as_ref().is_err_and(|failure| failure.word().is_none());
+        self.silent.store(silent, Ordering::Relaxed);
+    }
+
+    /// Whether no metadata service answered the last question.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Whether what may be old is better than nothing: no metadata service answers, and this client only reads. One
+    /// that changes something, such as a prune, would decide by what it reads.
+    pub(super) fn reads_old(&self) -> bool {
+        let changes = |at: Instant| monotonic().since(at) < CHANGES_FOR;
+        self.is_cut_off() && !self.changed.lock().is_some_and(changes)
+    }
+
+    /// This client changes something from here on.
+    pub(super) fn begin_change(&self) {
+        *self.changed.lock() = Some(monotonic());
     }
 
     /// A request to the metadata service without an answer that matters.
@@ -156,10 +207,7 @@ impl Session {
     /// A stamp that is larger than all before, and that no other client makes.
     pub(super) fn stamp(&self) -> u64 {
         let own = self.client() & 0x3ff;
-        let next = |last: u64| {
-            let now = system_ns() & !0x3ff;
-            now.max((last & !0x3ff).saturating_add(0x400)) | own
-        };
+        let next = |last: u64| stamp_after(last, self.now_ns()) | own;
         let mut last = self.last_stamp.load(Ordering::Relaxed);
         loop {
             let stamp = next(last);
@@ -170,9 +218,14 @@ impl Session {
         }
     }
 
-    /// Another client made this stamp: what comes from here on is larger.
-    pub(super) fn saw_stamp(&self, stamp: u64) {
-        self.last_stamp.fetch_max(stamp, Ordering::Relaxed);
+    /// The cluster's time, in nanoseconds since 1970.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.known.read().time.map_or_else(system_ns, |time| time.ns(monotonic()))
+    }
+
+    /// A stamp that is also larger than `stamp`, which another client made.
+    pub(super) fn stamp_above(&self, stamp: u64) -> u64 {
+        self.stamp().max(behind(stamp) | (self.client() & 0x3ff))
     }
 
     /// A device failed: others are asked first for a while.
@@ -191,6 +244,23 @@ impl Session {
     pub(super) fn is_trusted(&self, map: &Map, device: DeviceId) -> bool {
         map.answers(device) && self.suspects.lock().get(&device).is_none_or(|&until| until < monotonic())
     }
+}
+
+/// The first stamp behind `stamp`, for the client whose number ends in zeros.
+fn behind(stamp: u64) -> u64 {
+    (stamp & !0x3ff).saturating_add(0x400)
+}
+
+/// The stamp of `now`, or the one behind the `last` that this client made. If the time went back, as with another
+/// instance of the metadata service, stamps follow it: devices refuse those that are far ahead.
+fn stamp_after(last: u64, now_ns: u64) -> u64 {
+    let next = behind(last);
+    if next > now_ns.saturating_add(STAMP_LEAD_MAX_NS) { now_ns & !0x3ff } else { next.max(now_ns & !0x3ff) }
+}
+
+/// What an answer tells of the time, now.
+fn told(now: Option<u64>) -> Option<ServiceTime> {
+    now.map(|ns| ServiceTime::told(ns, monotonic()))
 }
 
 async fn ask<T: DeserializeOwned>(
@@ -242,7 +312,26 @@ pub(super) async fn rebalance(access: &ClusterAccess) -> Result<Reply<u64>> {
     Ok(planned.map(|planned| planned.moves))
 }
 
+/// Sets what a group may use.
+pub(super) async fn limit(access: &ClusterAccess, group: u32, limits: Limits) -> Result<Reply<()>> {
+    Ok(tell(&access.http()?, access, Method::PUT, &format!("groups/{group}/limits"), &limits).await)
+}
+
 /// An operator's order.
 pub(super) async fn order(access: &ClusterAccess, path: &str) -> Result<Reply<()>> {
     Ok(tell(&access.http()?, access, Method::POST, path, &()).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_follow_the_time_and_never_repeat_while_it_goes_on() {
+        let (hour, now) = (3_600_000_000_000, 1_700_000_000_000_000_000);
+        assert_eq!(stamp_after(0, now), now & !0x3ff);
+        let first = stamp_after(now, now) | 7;
+        assert!(first > now && stamp_after(first, now) == (first & !0x3ff) + 0x400, "within one microsecond");
+        assert_eq!(stamp_after(now + 2 * hour, now), now & !0x3ff, "the time went back");
+    }
 }

@@ -251,6 +251,7 @@ impl Task {
                     devices: answer.devices.clone(),
                     layout: Bytes::from(layout.text()),
                 };
+                self.session.rights.opened(answer.segment, answer.index);
                 let (hold, released) = Hold::new(answer.client);
                 let open = Open { grant: Arc::new(grant), hold, released, content: 0 };
                 self.segments.insert(answer.segment, open);
@@ -311,6 +312,7 @@ impl Task {
         // Also those that failed in earlier segments: the map may still count them.
         let avoid = session.suspects();
         let again = self.failures > 1;
+        session.begin_change();
         tokio::spawn(async move {
             if again {
                 tokio::time::sleep(PAUSE).await;
@@ -395,6 +397,7 @@ impl Task {
         // What does not work here, the metadata service does when the client's lease has ended.
         seals.spawn(async move {
             let _ = seal(&session, &grant, (length, content), released).await;
+            session.rights.closed(grant.segment);
         });
     }
 }

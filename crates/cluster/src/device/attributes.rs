@@ -1,13 +1,29 @@
 //! What a device says of an object, of a group and of itself. formats/cluster.md, section 6.
 
+use base::Result;
 use proto::cluster::ObjectId;
 use serde_json::{Value, json};
 
 use super::Device;
+use super::tables::Change;
 use crate::problem::Answer;
-use crate::wire::LAYOUT_ATTRIBUTE;
+use crate::wire::{GroupLimits, LAYOUT_ATTRIBUTE, QUOTA_ATTRIBUTE, RATE_ATTRIBUTE};
 
 impl Device {
+    /// Keeps what a group may use on this device; a limit that is gone is removed.
+    pub(super) fn limit(&self, told: &GroupLimits) -> Result<()> {
+        let id = ObjectId::of_group(told.group);
+        let wanted = [(QUOTA_ATTRIBUTE, told.limits.quota), (RATE_ATTRIBUTE, told.limits.rate)];
+        let mut changes = Vec::new();
+        for ((page, number), limit) in wanted {
+            let value = limit.map(|limit| limit.to_string().into_bytes());
+            if self.store.tables().attribute(id, page, number)? != value {
+                changes.push(Change::Attribute { id, page, number, value });
+            }
+        }
+        if changes.is_empty() { Ok(()) } else { self.store.commits().now(changes) }
+    }
+
     /// All attributes of an object, of a group or of the device, by page and number.
     pub(super) fn attributes(&self, id: ObjectId) -> Answer<Value> {
         let mut pages = serde_json::Map::new();

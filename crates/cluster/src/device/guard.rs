@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use proto::cluster::{Capability, DeviceId, DeviceKey, Flaw, Holder, Map, Request};
 use tokio::sync::watch;
 
-use crate::clock::{monotonic, system_s};
+use crate::clock::{ServiceTime, monotonic, system_ns};
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::{CAPABILITY_HEADER, EPOCH_HEADER};
 
@@ -36,6 +36,8 @@ struct Member {
     key: Option<(DeviceKey, u32)>,
     map: Option<Map>,
     lease_end: Instant,
+    /// As the metadata service told last.
+    time: Option<ServiceTime>,
 }
 
 /// What a command that was let in may do.
@@ -71,8 +73,7 @@ impl Guard {
         request: Request,
         effect: Effect,
     ) -> Answer<Permit> {
-        let capability = self.capability(headers)?;
-        capability.allows(&request, system_s()).map_err(refused)?;
+        let capability = self.allowing(headers, &request)?;
         let epoch = self.same_epoch(headers).await?;
         if effect == Effect::Changes && !self.has_lease() {
             let detail = "the device has not heard from the metadata service, and takes no change meanwhile";
@@ -81,10 +82,25 @@ impl Guard {
         Ok(Permit { fence: capability.fence, epoch })
     }
 
-    fn capability(&self, headers: &HeaderMap) -> Answer<Capability> {
+    /// The first capability of a command that allows it.
+    fn allowing(&self, headers: &HeaderMap, request: &Request) -> Answer<Capability> {
+        let text = headers.get(CAPABILITY_HEADER).ok_or_else(|| refused(Flaw::Unknown))?;
+        let now = self.now_ns() / 1_000_000_000;
+        let mut failed = refused(Flaw::Unknown);
+        // Entries of what lies in several segments come with one for each.
+        for text in text.as_bytes().split(|&byte| byte == b',') {
+            let capability = self.capability(text)?;
+            match capability.allows(request, now) {
+                Ok(()) => return Ok(capability),
+                Err(flaw) => failed = refused(flaw),
+            }
+        }
+        Err(failed)
+    }
+
+    fn capability(&self, text: &[u8]) -> Answer<Capability> {
         let unknown = || refused(Flaw::Unknown);
-        let text = headers.get(CAPABILITY_HEADER).ok_or_else(unknown)?;
-        let bytes = BASE64.decode(text.as_bytes()).map_err(|_| unknown())?;
+        let bytes = BASE64.decode(text).map_err(|_| unknown())?;
         let member = self.member.read();
         let (Some(device), Some((key, key_epoch))) = (member.device, &member.key) else {
             return Err(Problem::new(Word::NoLease, "the device has not joined its cluster yet"));
@@ -122,7 +138,8 @@ impl Guard {
 
     /// Refuses a command without a capability of this device, before its body is read.
     pub(super) fn knows(&self, headers: &HeaderMap) -> Answer<()> {
-        self.capability(headers).map(drop)
+        let text = headers.get(CAPABILITY_HEADER).ok_or_else(|| refused(Flaw::Unknown))?;
+        text.as_bytes().split(|&byte| byte == b',').try_for_each(|text| self.capability(text).map(drop))
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -177,6 +194,17 @@ impl Guard {
         member.key = Some((key, key_epoch));
     }
 
+    /// The metadata service's time was `ns` (nanoseconds since 1970) at `at`.
+    pub(super) fn told_time(&self, ns: u64, at: Instant) {
+        self.member.write().time = Some(ServiceTime::told(ns, at));
+    }
+
+    /// The cluster's time in nanoseconds since 1970. Only without a metadata service it is this machine's clock that
+    /// counts.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.member.read().time.map_or_else(system_ns, |time| time.ns(monotonic()))
+    }
+
     /// The lease lasts until `end`.
     pub(super) fn renewed(&self, end: Instant) {
         self.member.write().lease_end = end;
@@ -203,5 +231,52 @@ fn refused(flaw: Flaw) -> Problem {
             let detail = "the capability does not allow this command, object or range";
             Problem::new(Word::Rights, detail)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use proto::cluster::{ObjectId, rights};
+
+    use super::*;
+
+    /// What a guard says of a capability that ends at second `expires`, if the service's time is second `now`.
+    fn told(now: u64, expires: u64) -> Option<Word> {
+        let (key, device) = (DeviceKey::from_bytes([3; 32]), DeviceId(1));
+        let guard = Guard::new(None);
+        guard.joined(device, key.clone(), 1);
+        guard.told_time(now * 1_000_000_000, monotonic());
+        let capability = Capability {
+            device,
+            key_epoch: 1,
+            group: None,
+            number: None,
+            range: 0..u64::MAX,
+            rights: rights::ALL,
+            expires,
+            fence: 0,
+            holder: 1,
+        };
+        let mut headers = HeaderMap::new();
+        let sealed = HeaderValue::from_str(&BASE64.encode(capability.seal(&key))).unwrap();
+        headers.insert(CAPABILITY_HEADER, sealed);
+        headers.insert(EPOCH_HEADER, HeaderValue::from(0u64));
+        let object = ObjectId { group: 1, number: 1 };
+        let request = Request { right: rights::READ, object, from: 0, to: 1 };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(guard.admit(&headers, request, Effect::Reads)).err().map(|problem| problem.word)
+    }
+
+    #[test]
+    fn capabilities_are_judged_by_the_services_time_whatever_this_machines_clock_shows() {
+        let here = system_ns() / 1_000_000_000;
+        let hour = 3600;
+        assert_eq!(told(here, here + hour), None);
+        // This clock is two hours ahead of the service's, and twenty years, and two hours behind.
+        assert_eq!(told(here - 2 * hour, here - hour), None);
+        assert_eq!(told(here - 175_200 * hour, here - 175_199 * hour), None);
+        assert_eq!(told(here + 2 * hour, here + 3 * hour), None);
+        assert_eq!(told(here + 2 * hour, here + hour), Some(Word::Expired));
     }
 }

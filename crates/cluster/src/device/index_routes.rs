@@ -1,5 +1,6 @@
 //! The commands on the index, over HTTP. formats/cluster.md, sections 3 and 6.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -19,13 +20,13 @@ use super::guard::{Effect, Permit};
 use super::index::Wanted;
 use super::tables::Replacement;
 use super::work::blocking;
-use crate::clock::system_ns;
 use crate::problem::{Answer, Problem, Word};
 use crate::slots::slots_of;
-use crate::wire::{MORE_HEADER, SegmentUsage};
+use crate::wire::{MORE_HEADER, OLD_HEADER, SegmentUsage};
 
-/// How far the stamp of an entry may be ahead of the device's clock: one far ahead could never be replaced.
-const STAMPS_AHEAD_MAX_NS: u64 = 86_400_000_000_000;
+/// How far the stamp of an entry may be ahead of the cluster's time, or of the entry that it replaces: one far ahead
+/// could never be replaced.
+const STAMPS_AHEAD_MAX_NS: u64 = 10 * 60 * 1_000_000_000;
 
 #[derive(Debug, Deserialize)]
 struct Listing {
@@ -59,15 +60,9 @@ pub(super) fn routes() -> Router<Arc<Device>> {
 async fn insert(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answer<StatusCode> {
     let items = batch(&body)?;
     let mut epoch = 0;
-    for group in groups(&items) {
-        epoch = admit(&device, &headers, rights::WRITE_INDEX, group, Effect::Changes).await?.epoch;
-    }
-    let latest = system_ns() + STAMPS_AHEAD_MAX_NS;
-    let is_ahead =
-        |item: &&BatchItem| Entry::version_of(&item.entry).is_some_and(|version| version.stamp > latest);
-    if let Some(wrong) = items.iter().find(is_ahead) {
-        let detail = format!("the stamp of `{}` is more than a day ahead of this device's clock", wrong.name);
-        return Err(Problem::new(Word::Invalid, detail));
+    for object in owners(&items) {
+        let request = Request { right: rights::WRITE_INDEX, object, from: 0, to: 0 };
+        epoch = device.guard.admit(&headers, request, Effect::Changes).await?.epoch;
     }
     are_entries(items.iter())?;
     blocking(&device, move |device| {
@@ -80,10 +75,25 @@ async fn insert(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answe
             let detail = format!("a name has an entry with the stamp {newer}, which is newer");
             return Err(Problem::new(Word::Stale, detail).with_number(newer));
         }
+        are_of_now(device, &items)?;
         Ok(device.index.insert(items)?)
     })
     .await?;
     Ok(StatusCode::OK)
+}
+
+/// On which objects a right is needed for these entries: the segments in which their contents lie. A deletion, and a
+/// content without a byte, names none, and needs the right to all names of the group.
+fn owners(items: &[BatchItem]) -> BTreeSet<ObjectId> {
+    let mut owners = BTreeSet::new();
+    for item in items {
+        let pieces = Entry::decode(&item.entry).map(|entry| entry.pieces).unwrap_or_default();
+        if pieces.is_empty() {
+            owners.insert(ObjectId::of_group(item.group));
+        }
+        owners.extend(pieces.iter().map(|piece| ObjectId { group: item.group, number: piece.segment }));
+    }
+    owners
 }
 
 /// The map may have changed since a request was let in: then others hold the slot, too.
@@ -93,6 +103,21 @@ fn is_still(device: &Device, epoch: u64) -> Answer<()> {
     }
     let detail = "the map changed while the request waited";
     Err(Problem::new(Word::Epoch, detail).with_number(device.guard.epoch()))
+}
+
+/// Refuses stamps far ahead of the cluster's time, unless what they replace is as far ahead.
+fn are_of_now(device: &Device, items: &[BatchItem]) -> Answer<()> {
+    let latest = device.guard.now_ns().saturating_add(STAMPS_AHEAD_MAX_NS);
+    let stamp = |item: &BatchItem| Entry::version_of(&item.entry).map_or(0, |version| version.stamp);
+    let mut held: Vec<BatchItem> = items.iter().filter(|item| stamp(item) > latest).cloned().collect();
+    let ahead: Vec<u64> = held.iter().map(stamp).collect();
+    device.index.get(&mut held)?;
+    let wrong =
+        held.iter().zip(ahead).find(|(held, ahead)| *ahead > stamp(held).saturating_add(STAMPS_AHEAD_MAX_NS));
+    wrong.map_or(Ok(()), |(wrong, _)| {
+        let detail = format!("the stamp of `{}` is minutes ahead of the cluster's time", wrong.name);
+        Err(Problem::new(Word::Invalid, detail))
+    })
 }
 
 fn are_entries<'a>(mut items: impl Iterator<Item = &'a BatchItem>) -> Answer<()> {
@@ -157,12 +182,13 @@ async fn find(State(device): Shared, headers: HeaderMap, body: Bytes) -> Answer<
     for group in groups(&items) {
         admit(&device, &headers, rights::READ_INDEX, group, Effect::Reads).await?;
     }
+    let may_be_old = headers.contains_key(OLD_HEADER);
     blocking(&device, move |device| {
         let _same_map = device.index.hold();
         holds_all(device, &items, Holder::is_ready)?;
         device.index.get(&mut items)?;
         // What is found stays true, content does not change. That a name is missing may not be true any more.
-        if !device.guard.has_lease() && items.iter().any(|item| item.entry.is_empty()) {
+        if !may_be_old && !device.guard.has_lease() && items.iter().any(|item| item.entry.is_empty()) {
             let detail = "the device has not heard from the metadata service, and can't say what is missing";
             return Err(Problem::new(Word::NoLease, detail));
         }
@@ -193,6 +219,8 @@ async fn listed(
     tombstones: bool,
 ) -> Answer<Response> {
     admit(&device, &headers, right, listing.group, Effect::Reads).await?;
+    // A device that copies slots must not take what is old for all there is.
+    let may_be_old = headers.contains_key(OLD_HEADER) && !tombstones;
     let slots = slots_of(&listing.slots)
         .ok_or_else(|| Problem::new(Word::Invalid, "slots are numbers and ranges: `0-9,12`"))?;
     let Listing { group, prefix, after, limit, .. } = listing;
@@ -203,7 +231,7 @@ async fn listed(
         if let Some(slot) = slots.iter().find(|&&slot| !device.guard.holds(slot, enough)) {
             return Err(not_ready(*slot));
         }
-        if !device.guard.has_lease() {
+        if !may_be_old && !device.guard.has_lease() {
             let detail = "the device has not heard from the metadata service, and can't say what there is";
             return Err(Problem::new(Word::NoLease, detail));
         }
@@ -249,4 +277,34 @@ fn holds_all(device: &Device, items: &[BatchItem], enough: fn(&Holder) -> bool) 
 
 fn not_ready(slot: usize) -> Problem {
     Problem::new(Word::NotReady, format!("the device does not hold slot {slot}, or still copies it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::monotonic;
+    use crate::database::Opening;
+
+    #[test]
+    fn no_stamp_is_minutes_ahead_of_the_clusters_time_but_over_one_that_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = Device::open(folder.path(), Opening::OrNew).unwrap();
+        let (now, minute) = (1_700_000_000_000_000_000, 60_000_000_000);
+        let item = |name: &str, stamp| BatchItem {
+            group: 1,
+            name: name.to_owned(),
+            entry: Entry::tombstone(stamp).encode(),
+        };
+        let word = |items: &[BatchItem]| are_of_now(&device, items).err().map(|problem| problem.word);
+        // Years behind the clock of this machine, which does not matter.
+        device.guard.told_time(now, monotonic());
+        assert_eq!(word(&[item("a", now), item("b", now + 9 * minute)]), None);
+        assert_eq!(word(&[item("a", now), item("b", now + 12 * minute)]), Some(Word::Invalid));
+        // A client whose clock was a day ahead put one before.
+        let day = 1440 * minute;
+        device.index.insert(vec![item("b", now + day)]).unwrap();
+        assert_eq!(word(&[item("b", now + day + 1024)]), None, "it can be replaced");
+        assert_eq!(word(&[item("b", now + day + 12 * minute)]), Some(Word::Invalid));
+        assert_eq!(word(&[item("a", now + day + 1024)]), Some(Word::Invalid), "others are not");
+    }
 }

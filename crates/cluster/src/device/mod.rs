@@ -7,6 +7,7 @@
 //! - `file` its file
 //! - `recent` what was appended lately, in memory
 //! - `store` all objects of the device
+//! - `folder` whether a folder holds a device, and whose; `orphans` files that the database does not know
 //! - `index` the slots that it holds
 //! - `guard` who may do what, now
 //! - `ahead` reads ahead of streams
@@ -22,10 +23,12 @@ mod attributes;
 mod commit;
 mod damage;
 mod file;
+mod folder;
 mod guard;
 mod index;
 mod index_routes;
 mod object;
+mod orphans;
 mod rate;
 mod rebuild;
 mod recent;
@@ -35,7 +38,7 @@ mod store;
 mod tables;
 mod work;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::Result;
@@ -51,6 +54,7 @@ use rate::Rates;
 use store::Store;
 
 use crate::buffers::Buffers;
+use crate::database::Opening;
 
 /// Memory for the bodies of requests that is kept for later ones.
 const SPARE_BYTES_MAX: usize = 64 << 20;
@@ -66,14 +70,17 @@ pub struct Device {
     ahead: Ahead,
     buffers: Buffers,
     identity: String,
+    folder: PathBuf,
 }
 
 impl Device {
-    /// The device in `folder`, which is made if it is missing.
+    /// The device in `folder`; with [`Opening::OrNew`] an empty folder becomes one.
     ///
     /// # Errors
-    /// `Refused` if another process uses it, `Corrupt` if what it remembers is damaged, `Io`.
-    pub fn open(folder: &Path) -> Result<Arc<Self>> {
+    /// `Refused` if the folder holds no device, or objects without their database, or if another process uses it;
+    /// `Corrupt` if what it remembers is damaged, `Io`.
+    pub fn open(folder: &Path, opening: Opening) -> Result<Arc<Self>> {
+        folder::admit(folder, opening)?;
         let store = Store::open(folder)?;
         let identity = store.tables().identity()?;
         let guard = Guard::new(store.tables().map()?);
@@ -87,6 +94,7 @@ impl Device {
             ahead: Ahead::default(),
             buffers: Buffers::new(SPARE_BYTES_MAX),
             identity,
+            folder: folder.to_owned(),
         }))
     }
 

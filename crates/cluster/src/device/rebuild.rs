@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use proto::cluster::{ALIGN_BYTES, DeviceId, ObjectId, Width};
+use proto::cluster::{ALIGN_BYTES, DeviceId, ObjectId, State, Width};
 use proto::code::{encode_stripe, recover_stripe};
 use reqwest::{Client, header};
 
@@ -38,10 +38,8 @@ pub(super) async fn rebuild(
         let task = task.clone();
         blocking(device, move |device| begin(device, id, &task))
     };
-    let Some(mut at) = begun.await.map_err(Failure::Refused)? else { return Ok(()) };
-    extend(device, http, task, (rates, rate), &mut at).await?;
-    let length = task.length;
-    blocking(device, move |device| device.store.seal(id, length, u32::MAX)).await.map_err(Failure::Refused)
+    let Some(from) = begun.await.map_err(Failure::Refused)? else { return Ok(()) };
+    extend(device, http, task, (rates, rate), from).await
 }
 
 /// Completes a component that this device has and that ends early: it missed runs while it was away.
@@ -51,53 +49,60 @@ pub(super) async fn complete(
     task: &RebuildTask,
     from: u64,
 ) -> Reply<()> {
-    let mut at = from;
-    extend(device, http, task, (&device.rates, None), &mut at).await?;
-    let id = ObjectId { group: task.group, number: task.segment };
-    let length = task.length;
-    blocking(device, move |device| device.store.seal(id, length, u32::MAX)).await.map_err(Failure::Refused)
+    extend(device, http, task, (&device.rates, None), from).await
 }
 
-/// Appends what is missing behind `at`.
+/// Appends what is missing behind `at`, and seals the component. It ends before the segment does if fewer than k others
+/// have what comes behind, and can never have it: what a client that died had sent to some devices only, of which one
+/// was lost since. All that was acknowledged is on all components, so it lies before that.
 async fn extend(
     device: &Arc<Device>,
     http: &Client,
     task: &RebuildTask,
     (rates, rate): (&Rates, Option<u64>),
-    at: &mut u64,
+    mut at: u64,
 ) -> Reply<()> {
     let id = ObjectId { group: task.group, number: task.segment };
-    while *at < task.length {
-        let from = *at;
-        let end = task.length.min(from + STEP_BYTES);
+    let mut step = STEP_BYTES;
+    while at < task.length {
+        let end = task.length.min(at + step);
         if let Some(rate) = rate {
-            tokio::time::sleep(rates.take(task.group, end - from, rate, monotonic())).await;
+            tokio::time::sleep(rates.take(task.group, end - at, rate, monotonic())).await;
         }
-        let computed = compute(device, http, task, from..end).await?;
+        let Some(computed) = compute(device, http, task, at..end).await? else {
+            if end - at <= u64::from(ALIGN_BYTES) {
+                break;
+            }
+            // It may be there in part.
+            step = (step / 2).max(ALIGN_BYTES.into());
+            continue;
+        };
         blocking(device, move |device| {
             let mut content = device.buffers.take(computed.len());
             content.copy_from_slice(&computed);
             // Durable at the end, with the seal; what a power cut takes is computed again.
-            device.store.append(id, from, &content.freeze(), u32::MAX, false)
+            device.store.append(id, at, &content.freeze(), u32::MAX, false)
         })
         .await
         .map_err(Failure::Refused)?;
-        *at = end;
+        at = end;
     }
-    Ok(())
+    blocking(device, move |device| device.store.seal(id, at, u32::MAX)).await.map_err(Failure::Refused)
 }
 
-/// The bytes `range` of the component that `task` names, from those of others.
+/// The bytes `range` of the component that `task` names, from those of others. `None` if fewer than k others have them,
+/// or ever will.
 pub(super) async fn compute(
     device: &Arc<Device>,
     http: &Client,
     task: &RebuildTask,
     range: Range<u64>,
-) -> Reply<Vec<u8>> {
+) -> Reply<Option<Vec<u8>>> {
     let width = Width::new(task.k, task.m).ok_or_else(|| invalid("a width that is none"))?;
     let target = usize::from(task.component);
     let whole_tiles = |at: u64| at.is_multiple_of(u64::from(ALIGN_BYTES));
-    let fits = task.sources.len() == usize::from(width.components()) && target < task.sources.len();
+    let fits = [task.sources.len(), task.devices.len()] == [usize::from(width.components()); 2]
+        && target < task.sources.len();
     if !fits || !whole_tiles(range.start) || !whole_tiles(range.end) {
         return Err(invalid("other components than its width, or a part of a tile"));
     }
@@ -105,11 +110,13 @@ pub(super) async fn compute(
     if task.sources[target].is_some()
         && let (_, Ok(own)) = read_one(device, http, task, (range.start, range.end), target).await
     {
-        return Ok(own.to_vec());
+        return Ok(Some(own.to_vec()));
     }
-    let parts = read_others(device, http, task, (range.start, range.end)).await?;
+    let Some(parts) = read_others(device, http, task, (range.start, range.end)).await? else {
+        return Ok(None);
+    };
     let computed = tokio::task::spawn_blocking(move || restore(width, &parts, target)).await;
-    computed.map_err(|error| Failure::Refused(Problem::failed("compute a component", error)))
+    computed.map(Some).map_err(|error| Failure::Refused(Problem::failed("compute a component", error)))
 }
 
 /// Where the rebuild goes on; `None` if it is done. What an earlier rebuild of another component left is removed.
@@ -166,7 +173,10 @@ async fn read_one(
             .header(header::RANGE, format!("bytes={from}-{}", to - 1));
         let answer = match send_for_bytes(request.timeout(SOURCE_MAX)).await {
             Ok(bytes) if bytes.len() as u64 == to - from => Ok(bytes),
-            Ok(_) => Err(Failure::Unreachable("a component is shorter than its segment".to_owned())),
+            Ok(_) => {
+                let shorter = Problem::new(Word::Range, "a component is shorter than its segment");
+                Err(Failure::Refused(shorter))
+            }
             Err(Failure::Refused(Problem { word: Word::Epoch, number: Some(newer), .. }))
                 if tries < EPOCHS_MAX =>
             {
@@ -180,20 +190,25 @@ async fn read_one(
     }
 }
 
-/// The range of as many other components as are needed, each at its place.
+/// The range of as many other components as are needed, each at its place. `None` if fewer have it, or ever will.
 async fn read_others(
     device: &Device,
     http: &Client,
     task: &RebuildTask,
     range: (u64, u64),
-) -> Reply<Vec<Option<Bytes>>> {
+) -> Reply<Option<Vec<Option<Bytes>>>> {
     let needed = usize::from(task.k);
     let mut parts: Vec<Option<Bytes>> = vec![None; task.sources.len()];
     let mut waiting = (0..task.sources.len()).filter(|&number| number != usize::from(task.component));
     let read = |number| read_one(device, http, task, range, number);
     let mut reads: FuturesUnordered<_> = waiting.by_ref().take(needed).map(read).collect();
     let mut last = Failure::Unreachable("too few components answer to rebuild another".to_owned());
-    let mut found = 0;
+    let (mut found, mut without) = (0, 0);
+    let map = device.guard.map();
+    let is_lost = |number: usize| {
+        let known = map.as_ref().and_then(|map| map.device(task.devices[number]));
+        known.is_some_and(|known| known.state == State::Lost)
+    };
     while let Some((number, answer)) = reads.next().await {
         match answer {
             Ok(bytes) => {
@@ -201,12 +216,19 @@ async fn read_others(
                 found += 1;
             }
             Err(failure) => {
+                // One that is shorter, or not there, would have to be computed from the others itself.
+                let has_not = matches!(failure.word(), Some(Word::Range | Word::Missing));
+                without += usize::from(has_not || is_lost(number));
                 last = failure;
                 reads.extend(waiting.next().map(read));
             }
         }
     }
-    if found < needed { Err(last) } else { Ok(parts) }
+    match found {
+        found if found >= needed => Ok(Some(parts)),
+        _ if parts.len() - 1 - without < needed => Ok(None),
+        _ => Err(last),
+    }
 }
 
 /// The bytes of component `target`, of those of k others. All parts are equally long.

@@ -136,11 +136,7 @@ impl Device {
             return Ok(recent);
         }
         self.ahead.read(object, from..to);
-        let read = object.read(from, to);
-        if read.as_ref().is_err_and(|problem| problem.word == Word::Damaged) {
-            self.scrubs.report(object.id);
-        }
-        read
+        object.read(from, to).inspect_err(|problem| self.scrubs.hear(object.id, problem))
     }
 
     /// Waits until the group may move `bytes` more.
@@ -206,11 +202,7 @@ async fn read(
     // Without a range the whole object is meant: the capability must then cover it all.
     device.admit(&headers, rights::READ, id, (from, to), Effect::Reads).await?;
     let object = blocking(&device, move |device| {
-        let object = device.store.get(id);
-        if object.as_ref().is_err_and(|problem| problem.word == Word::Damaged) {
-            device.scrubs.report(id);
-        }
-        let object = object?;
+        let object = device.store.get(id).inspect_err(|problem| device.scrubs.hear(id, problem))?;
         device.is_component(&object, wanted.component)?;
         Ok(object)
     })
@@ -453,6 +445,7 @@ async fn status(State(device): Shared) -> Answer<Json<DeviceStatus>> {
             device: device.guard.device().map_or(0, |device| device.0),
             epoch: device.guard.epoch(),
             objects: device.store.count(),
+            orphans: device.store.orphans.count(),
             used: device.store.used(),
             free,
             verified: device.scrubs.counts().0,

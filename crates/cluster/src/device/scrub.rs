@@ -38,12 +38,10 @@ pub(super) async fn verify(device: &Arc<Device>, id: ObjectId, rate: u64) {
                 device.scrubs.verified_bytes.fetch_add(end - at, Ordering::Relaxed);
                 at = end;
             }
-            Err(problem) if problem.word == Word::Damaged => {
-                device.scrubs.report(id);
-                return;
-            }
-            // The end, or an object that was removed meanwhile.
-            _ => return,
+            // The end.
+            Ok(_) => return,
+            // Damage, or an object that was removed meanwhile.
+            Err(problem) => return device.scrubs.hear(id, &problem),
         }
     }
 }
@@ -75,6 +73,8 @@ async fn mend_piece(
     piece: Range<u64>,
 ) -> Reply<()> {
     let content = compute(device, http, task, piece.clone()).await?;
+    let too_few = || Failure::Unreachable("too few components are left to mend another".to_owned());
+    let content = content.ok_or_else(too_few)?;
     let bytes = content.len() as u64;
     let mended = blocking(device, move |device| {
         let object = device.store.get(id)?;

@@ -1,8 +1,6 @@
 //! All objects of a device: their files, what space they take, and which of them are in use.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +12,9 @@ use proto::cluster::ObjectId;
 
 use super::commit::{Commits, Pending, Ticket};
 use super::file::ObjectFile;
+use super::folder::make_folder;
 use super::object::{Object, missing};
+use super::orphans::Orphans;
 use super::tables::{Change, ObjectRow, Tables};
 use crate::problem::{Answer, Problem, Word};
 use crate::wire::{LAYOUT_ATTRIBUTE, ListedObject, ListedObjects, QUOTA_ATTRIBUTE};
@@ -44,6 +44,7 @@ pub(super) struct Store {
     dirty: AtomicU64,
     recent: Mutex<RecentAppends>,
     recent_bytes_max: u64,
+    pub(super) orphans: Orphans,
 }
 
 /// What was appended lately, in that order: where it begins, and its length.
@@ -54,9 +55,11 @@ struct RecentAppends {
 }
 
 impl Store {
+    /// The objects in `folder`, which is a device's, or becomes one.
     pub(super) fn open(folder: &Path) -> Result<Self> {
-        make_folder(&folder.join("objects"))?;
         let tables = Arc::new(Tables::open(folder)?);
+        make_folder(&folder.join("objects"))?;
+        let orphans = Orphans::gather(folder, &tables)?;
         let commits = Arc::new(Commits::new(Arc::clone(&tables)));
         let store = Self {
             folder: folder.to_owned(),
@@ -68,10 +71,10 @@ impl Store {
             dirty: AtomicU64::new(0),
             recent: Mutex::default(),
             recent_bytes_max: recent_bytes_max(),
+            orphans,
         };
         store.count_all()?;
         store.finish_writes()?;
-        store.clear_leftovers()?;
         Ok(store)
     }
 
@@ -119,25 +122,6 @@ impl Store {
         for (id, at, content) in self.tables.redo()? {
             let outcome = self.get(id).and_then(|object| object.redo(&self.commits, at, &content));
             outcome.map_err(|problem| Error::new(problem.word.kind(), problem.detail))?;
-        }
-        Ok(())
-    }
-
-    /// Removes files of objects that the database does not know: created, or removed, just before a crash.
-    fn clear_leftovers(&self) -> Result<()> {
-        let failed = |error| Error::from_io("look for files that no object needs", error);
-        for group in std::fs::read_dir(self.folder.join("objects")).map_err(failed)? {
-            let group = group.map_err(failed)?.path();
-            for part in std::fs::read_dir(&group).map_err(failed)? {
-                for file in std::fs::read_dir(part.map_err(failed)?.path()).map_err(failed)? {
-                    let file = file.map_err(failed)?;
-                    let id = file.file_name().to_str().and_then(|name| name.parse::<ObjectId>().ok());
-                    let Some(id) = id else { continue };
-                    if self.tables.object(id)?.is_none() {
-                        std::fs::remove_file(file.path()).map_err(failed)?;
-                    }
-                }
-            }
         }
         Ok(())
     }
@@ -422,15 +406,4 @@ fn recent_bytes_max() -> u64 {
     let system = rustix::system::sysinfo();
     let memory = system.totalram.saturating_mul(system.mem_unit.into());
     (memory / 64).min(RECENT_BYTES_MAX)
-}
-
-/// Makes a folder, durably, if it is missing.
-fn make_folder(path: &Path) -> Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let failed = |error| Error::from_io(format!("make the folder `{}`", path.display()), error);
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    std::fs::File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)
 }

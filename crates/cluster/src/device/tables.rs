@@ -2,6 +2,7 @@
 //! index, the map.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Error, ErrorKind, Result, hex};
 use proto::cluster::{Map, ObjectId};
@@ -26,6 +27,8 @@ pub(super) const INDEX: TableDefinition<(u32, &str), &[u8]> = TableDefinition::n
 const FACTS: TableDefinition<&str, &[u8]> = TableDefinition::new("facts-1");
 const IDENTITY: &str = "identity";
 const MAP: &str = "map";
+/// How many transactions were made: an older copy has fewer than what others were told.
+const COMMITS: &str = "commits";
 
 /// What the database knows of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +91,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) struct Tables {
     database: Database,
+    commits: AtomicU64,
 }
 
 fn failed(error: impl Into<redb::Error>) -> Error {
@@ -96,8 +100,8 @@ fn failed(error: impl Into<redb::Error>) -> Error {
 
 impl Tables {
     pub(super) fn open(folder: &Path) -> Result<Self> {
-        let database = crate::database::open(&folder.join("device.redb"), "the device")?;
-        let tables = Self { database };
+        let database = crate::database::open(&super::folder::database(folder), "the device")?;
+        let tables = Self { database, commits: AtomicU64::new(0) };
         tables.prepare()?;
         Ok(tables)
     }
@@ -117,7 +121,26 @@ impl Tables {
                 facts.insert(IDENTITY, identity.as_bytes()).map_err(failed)?;
             }
         }
-        write.commit().map_err(failed)
+        self.commit(write)
+    }
+
+    /// Commits, durably, and counts it.
+    fn commit(&self, write: WriteTransaction) -> Result<()> {
+        let commits = {
+            let mut facts = write.open_table(FACTS).map_err(failed)?;
+            let bytes = facts.get(COMMITS).map_err(failed)?.and_then(|found| found.value().try_into().ok());
+            let commits = bytes.map_or(0, u64::from_le_bytes) + 1;
+            facts.insert(COMMITS, commits.to_le_bytes().as_slice()).map_err(failed)?;
+            commits
+        };
+        write.commit().map_err(failed)?;
+        self.commits.store(commits, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How many commits the device ever made, each start counted as one, too.
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
     }
 
     pub(super) fn read(&self) -> Result<ReadTransaction> {
@@ -242,7 +265,7 @@ impl Tables {
         for change in changes {
             apply(&write, change).map_err(failed)?;
         }
-        write.commit().map_err(failed)
+        self.commit(write)
     }
 }
 

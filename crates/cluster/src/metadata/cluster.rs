@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::engine::{Condition, Engine, Write};
 use super::queue::{Compaction, Rebuild};
 use super::recalled::Recalled;
-use crate::clock::monotonic;
+use crate::clock::{ServiceTime, monotonic, system_ns};
 use crate::token::{ClusterToken, random};
+use crate::wire::DeviceHealth;
 
 const CLUSTER: &str = "cluster";
 const MAP: &str = "map";
@@ -51,11 +52,16 @@ struct Record {
 }
 
 /// When a device was heard, and what it said.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SeenDevice {
     pub(super) at: Instant,
     pub(super) used: u64,
     pub(super) free: u64,
+    /// How far its clock is ahead of this instance's time.
+    pub(super) skew_ms: Option<i64>,
+    /// Commits that it told of.
+    pub(super) commits: u64,
+    pub(super) health: DeviceHealth,
 }
 
 /// A client, and when its lease ends.
@@ -77,7 +83,11 @@ pub struct Metadata {
     /// The map as this instance knows it, with its revision.
     map: Mutex<(Map, u64)>,
     pub(super) devices: Mutex<HashMap<DeviceId, SeenDevice>>,
+    /// When the engine was last told how many commits a device made.
+    pub(super) commits_kept: Mutex<HashMap<DeviceId, Instant>>,
     pub(super) clients: Mutex<HashMap<u64, SeenClient>>,
+    /// By which all parts of the cluster judge: begun by this machine's clock, and not moved by it any more.
+    time: ServiceTime,
     /// When this instance began: nobody is silent for longer than that.
     pub(super) started: Mutex<Instant>,
     pub(super) http: reqwest::Client,
@@ -109,7 +119,9 @@ impl Metadata {
             secret,
             map: Mutex::new(map),
             devices: Mutex::default(),
+            commits_kept: Mutex::default(),
             clients: Mutex::default(),
+            time: ServiceTime::told(system_ns(), monotonic()),
             started: Mutex::new(monotonic()),
             http,
             rebuild: Mutex::default(),
@@ -124,9 +136,26 @@ impl Metadata {
         self.map.lock().0.clone()
     }
 
+    /// The cluster's time, in nanoseconds since 1970.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.time.ns(monotonic())
+    }
+
+    /// The cluster's time, in seconds since 1970.
+    pub(super) fn now_s(&self) -> u64 {
+        self.now_ns() / 1_000_000_000
+    }
+
     /// The map as the engine has it: also one that another instance changed.
     pub(super) fn stored_map(&self) -> Result<Map> {
         Ok(read(self.engine.as_ref(), MAP)?.0)
+    }
+
+    /// The map as the engine has it, which this instance knows from now on. An instance that leads no more learns so.
+    pub(super) fn newest_map(&self) -> Result<Map> {
+        let mut own = self.map.lock();
+        *own = read(self.engine.as_ref(), MAP)?;
+        Ok(own.0.clone())
     }
 
     /// Begins a new epoch, so that devices refuse what an earlier leader asked of them as soon as they know.

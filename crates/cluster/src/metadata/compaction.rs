@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::cluster::{Metadata, parse};
 use super::engine::{Condition, Write, for_each};
 use super::segments::{emptied_key, key, text};
-use crate::clock::{monotonic, system_s};
+use crate::clock::monotonic;
 use crate::http::{Failure, get_json, send};
 use crate::problem::Word;
 use crate::wire::{
@@ -86,7 +86,7 @@ impl Metadata {
 
     /// Segments that are worth compacting, in tasks. Only a hint: who compacts them looks at each name.
     async fn find_garbage(&self, map: &Map) -> Result<VecDeque<Vec<u64>>> {
-        let now = system_s();
+        let now = self.now_s();
         // Before the devices count: all entries of what is sealed are inserted.
         let mut segments = self.segments()?;
         segments.retain(|segment| segment.since <= now);
@@ -157,7 +157,7 @@ impl Metadata {
             return refused("the client's lease has ended");
         }
         let (segment, stored) = self.stored_segment(number)?;
-        let now = system_s();
+        let now = self.now_s();
         match segment.state {
             SegmentState::Emptied => return Ok(()),
             SegmentState::Sealed if segment.since <= now => {}
@@ -183,7 +183,7 @@ impl Metadata {
     /// Removes the components of segments that are empty, once nobody can read them any more.
     async fn free_emptied(&self) -> Result<()> {
         let mut due = Vec::new();
-        let now = system_s();
+        let now = self.now_s();
         for_each(self.engine.as_ref(), "emptied/", |key, stored| {
             let segment: Segment = parse(key, &stored.value)?;
             if may_free(segment.since, now, self.lifetime.as_secs()) {
@@ -207,7 +207,7 @@ impl Metadata {
 
     /// Removes components where they were moved away.
     async fn free_left(&self) -> Result<()> {
-        let (mut due, now) = (Vec::new(), system_s());
+        let (mut due, now) = (Vec::new(), self.now_s());
         for_each(self.engine.as_ref(), "left/", |key, stored| {
             let left: LeftComponent = parse(key, &stored.value)?;
             if may_free(left.since, now, self.lifetime.as_secs()) {

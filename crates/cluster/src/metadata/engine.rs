@@ -7,6 +7,8 @@ use std::path::Path;
 use base::{Error, ErrorKind, Result};
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 
+use crate::database::Opening;
+
 /// Values with the revision in which they were written.
 const VALUES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("values-1");
 const REVISION: TableDefinition<(), u64> = TableDefinition::new("revision-1");
@@ -100,11 +102,20 @@ fn failed(error: impl Into<redb::Error>) -> Error {
 }
 
 impl Embedded {
-    /// The engine in the file `path`, made if it is missing.
+    /// The engine in the file `path`.
     ///
     /// # Errors
-    /// `Refused` if another process uses it, `Corrupt` if it is damaged, `Io`.
-    pub fn open(path: &Path) -> Result<Self> {
+    /// `Refused` if it is missing and none is to be made, or if another process uses it; `Corrupt` if it is damaged,
+    /// `Io`.
+    pub fn open(path: &Path, opening: Opening) -> Result<Self> {
+        if opening == Opening::Existing && !crate::database::is_there(path) {
+            let text = format!(
+                "the cluster's token is there, but its database `{}` is not: is its disk mounted, or is there a copy? \
+                 --new makes another, empty cluster",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
         let database = crate::database::open(path, "the metadata service")?;
         let write = database.begin_write().map_err(failed)?;
         write.open_table(VALUES).map_err(failed)?;

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use base::{Error, ErrorKind, Result, hex};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use proto::cluster::{Capability, Device, DeviceId, Holder, Map, State, place_slots, rights};
+use proto::cluster::{Capability, Device, DeviceId, Holder, Map, State, place_slots, rights, start_over};
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{Metadata, SeenClient, SeenDevice, parse};
 use super::engine::{Condition, Write, for_each};
 use super::segments::gone_key;
-use crate::clock::{monotonic, system_s};
+use crate::clock::monotonic;
 use crate::wire::{
-    ClientAnswer, ClientRequest, ClusterStatus, DeviceView, Heartbeat, JoinAnswer, JoinRequest, Pulse,
+    ClientAnswer, ClientRequest, ClusterStatus, DeviceHealth, DeviceView, Heartbeat, JoinAnswer, JoinRequest,
+    Pulse,
 };
 
 /// What the engine keeps of a device.
@@ -22,6 +23,24 @@ pub(super) struct Member {
     pub(super) device: DeviceId,
     pub(super) identity: String,
     pub(super) key_epoch: u32,
+    #[serde(default)]
+    pub(super) kept: Kept,
+}
+
+/// What is remembered of a device's commits, so that an older copy of its folder is recognised.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// Its last start.
+    pub(super) start: String,
+    /// Commits that it told of.
+    pub(super) commits: u64,
+}
+
+impl Kept {
+    /// Whether a device that says this has lost commits. Each start makes one, so of another start they are more.
+    pub(super) fn is_older(&self, start: &str, commits: u64) -> bool {
+        commits > 0 && if self.start == start { commits < self.commits } else { commits <= self.commits }
+    }
 }
 
 pub(super) fn member_key(device: DeviceId) -> String {
@@ -46,6 +65,19 @@ impl Metadata {
         parse(&key, &found.ok_or_else(missing)?.value)
     }
 
+    /// Refuses a device that has the map of another cluster.
+    fn is_of_this_cluster(&self, cluster: &str) -> Result<()> {
+        let own = self.map().cluster;
+        if cluster.is_empty() || cluster == own {
+            return Ok(());
+        }
+        let text = format!(
+            "the device belongs to the cluster {cluster}, and this metadata service has the cluster {own}: it has \
+             another's state, or an empty one"
+        );
+        Err(Error::new(ErrorKind::Invalid, text))
+    }
+
     /// A device joins, or comes back.
     pub(super) fn join(&self, request: &JoinRequest) -> Result<JoinAnswer> {
         let invalid = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("join with {what}")));
@@ -57,18 +89,26 @@ impl Metadata {
         if place.is_none_or(|place| ["0.0.0.0", "[::]"].iter().any(|all| place.starts_with(all))) {
             return invalid(&format!("an address that clients can reach, which begins with {scheme}"));
         }
+        self.is_of_this_cluster(&request.cluster)?;
         let known = self.members()?.into_iter().find(|member| member.identity == request.identity);
         let member = match known {
             // It is asked for what it knows with its first heartbeat.
-            Some(member) if self.is_recalling() || request.epoch > self.map().epoch => {
-                return Ok(self.answer_join(&member, self.map()));
+            Some(member) if self.is_recalling() || request.epoch > self.newest_map()?.epoch => {
+                return Ok(self.answer_join(&member, self.map(), false));
             }
             Some(member) => member,
             None if self.is_recalling() => return Err(self.recalling()),
-            None => self.admit(&request.identity)?,
+            None => {
+                self.check_clock(request.clock)?;
+                self.admit(&request.identity)?
+            }
         };
-        let now = monotonic();
-        self.devices.lock().insert(member.device, SeenDevice { at: now, used: 0, free: request.free });
+        let told = self.commits_of(&member);
+        let older = told.is_older(&request.start, request.commits);
+        let (free, commits, skew_ms) = (request.free, told.commits, self.skew_of(request.clock));
+        let health = DeviceHealth::unknown();
+        let seen = SeenDevice { at: monotonic(), free, commits, skew_ms, health, ..SeenDevice::default() };
+        self.devices.lock().insert(member.device, seen);
         let map = self.change_map(|map| {
             let device = Device {
                 device: member.device,
@@ -86,25 +126,47 @@ impl Metadata {
                 Some(known) => *known = device,
                 None => map.devices.push(device),
             }
+            if older {
+                start_over(map, member.device);
+            }
             let up = map.devices.iter().filter(|device| device.state == State::Up).count();
             place_slots(map, up >= usize::from(map.k) + usize::from(map.m));
             true
         })?;
-        Ok(self.answer_join(&member, map))
+        // Last: if the map could not be changed, its next try shows the same.
+        self.remember_start(&member, request)?;
+        Ok(self.answer_join(&member, map, older))
     }
 
-    fn answer_join(&self, member: &Member, map: Map) -> JoinAnswer {
+    fn answer_join(&self, member: &Member, map: Map, older: bool) -> JoinAnswer {
         let key = hex::encode(&self.key(member.device, member.key_epoch).to_bytes());
-        JoinAnswer { device: member.device, key, key_epoch: member.key_epoch, map }
+        let now = Some(self.now_ns());
+        JoinAnswer { device: member.device, key, key_epoch: member.key_epoch, map, now, older }
+    }
+
+    /// Changes what the engine keeps of a device.
+    pub(super) fn change_member(&self, device: DeviceId, change: impl Fn(&mut Member)) -> Result<()> {
+        let key = member_key(device);
+        loop {
+            let Some(found) = self.engine.get(&key)? else { return self.member(device).map(drop) };
+            let mut member: Member = parse(&key, &found.value)?;
+            change(&mut member);
+            let text = serde_json::to_vec(&member).expect("it is plain data");
+            let condition = Condition::Revision(key.clone(), found.revision);
+            if self.engine.commit(&[condition], &[Write::Put(key.clone(), text)])? {
+                return Ok(());
+            }
+        }
     }
 
     fn admit(&self, identity: &str) -> Result<Member> {
         let number = u32::try_from(self.next("device")?);
         let full = |_| Error::new(ErrorKind::Full, "the cluster has no more numbers for devices");
-        let member =
-            Member { device: DeviceId(number.map_err(full)?), identity: identity.to_owned(), key_epoch: 1 };
+        let device = DeviceId(number.map_err(full)?);
+        let (identity, key_epoch, kept) = (identity.to_owned(), 1, Kept::default());
+        let member = Member { device, identity, key_epoch, kept };
         let text = serde_json::to_vec(&member).expect("it is plain data");
-        let (key, own) = (member_key(member.device), format!("identity/{identity}"));
+        let (key, own) = (member_key(member.device), format!("identity/{}", member.identity));
         let conditions = [Condition::Absent(key.clone()), Condition::Absent(own.clone())];
         let writes =
             [Write::Put(key, text), Write::Put(own.clone(), member.device.0.to_string().into_bytes())];
@@ -112,21 +174,29 @@ impl Metadata {
             return Ok(member);
         }
         // The same device asked twice: its number is the first one's.
-        let lost =
-            || Error::new(ErrorKind::Corrupt, format!("the number of the device `{identity}` is missing"));
+        let lost = || {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("the number of the device `{}` is missing", member.identity),
+            )
+        };
         let found = self.engine.get(&own)?.ok_or_else(lost)?;
         self.member(DeviceId(parse(&own, &found.value)?))
     }
 
     /// A device says that it lives.
     pub(super) fn heartbeat(&self, device: DeviceId, beat: &Heartbeat) -> Result<Pulse> {
+        self.is_of_this_cluster(&beat.cluster)?;
         self.is_newest(device, beat.epoch)?;
         let member = self.member(device)?;
         if member.identity != beat.identity {
             return Err(Error::new(ErrorKind::NotFound, format!("device {device} is another one")));
         }
-        let seen = SeenDevice { at: monotonic(), used: beat.used, free: beat.free };
+        let &Heartbeat { used, free, commits, health, clock, .. } = beat;
+        let skew_ms = self.skew_of(clock);
+        let seen = SeenDevice { at: monotonic(), used, free, skew_ms, commits, health };
         self.devices.lock().insert(device, seen);
+        self.remember_commits(&member, commits)?;
         let map = self.change_map(|map| {
             let mut changed = false;
             if let Some(known) = map.devices.iter_mut().find(|known| known.device == device)
@@ -158,15 +228,18 @@ impl Metadata {
         })?;
         let rebuild = self.tasks_for(&map, device)?;
         let compact = self.compaction_for(&map, device);
+        let limits = self.limits_of_device(&map)?;
         Ok(Pulse {
             lease_ms: self.lease_ms(),
             key: hex::encode(&key.to_bytes()),
             key_epoch: member.key_epoch,
             epoch: map.epoch,
+            now: Some(self.now_ns()),
             map: (map.epoch > beat.epoch).then_some(map),
             peers,
             rebuild,
             compact,
+            limits,
         })
     }
 
@@ -255,15 +328,15 @@ impl Metadata {
     fn answer_client(&self, client: u64, group: u32) -> Result<ClientAnswer> {
         self.clients.lock().insert(client, SeenClient { end: monotonic() + self.lease * 3, group });
         let map = self.map();
-        let allowed =
-            rights::READ | rights::READ_ATTRIBUTES | rights::LIST | rights::READ_INDEX | rights::WRITE_INDEX;
+        // What it writes comes with its segments, and what it deletes with a question of its own.
+        let allowed = rights::READ | rights::READ_ATTRIBUTES | rights::LIST | rights::READ_INDEX;
         let capabilities = self.capabilities(&map, client, |capability| Capability {
             group: Some(group),
             rights: allowed,
             ..capability
         })?;
         let lease_ms = self.lease_ms() * 3;
-        Ok(ClientAnswer { client, lease_ms, map, capabilities })
+        Ok(ClientAnswer { client, lease_ms, map, capabilities, now: Some(self.now_ns()) })
     }
 
     /// A capability for each device, as `shape` makes it of one without rights.
@@ -287,7 +360,7 @@ impl Metadata {
             number: None,
             range: 0..u64::MAX,
             rights: 0,
-            expires: system_s() + self.lifetime.as_secs(),
+            expires: self.now_s() + self.lifetime.as_secs(),
             fence: 0,
             holder,
         }
@@ -314,17 +387,7 @@ impl Metadata {
     /// Raises the key epoch of a device: all its capabilities are void from its next heartbeat on, at the latest when
     /// its lease ends.
     pub(super) fn revoke(&self, device: DeviceId) -> Result<()> {
-        let key = member_key(device);
-        loop {
-            let mut member = self.member(device)?;
-            member.key_epoch += 1;
-            let text = serde_json::to_vec(&member).expect("it is plain data");
-            let Some(found) = self.engine.get(&key)? else { continue };
-            let condition = Condition::Revision(key.clone(), found.revision);
-            if self.engine.commit(&[condition], &[Write::Put(key.clone(), text)])? {
-                return Ok(());
-            }
-        }
+        self.change_member(device, |member| member.key_epoch += 1)
     }
 
     /// All holders got all entries that are in segments, under this map: those of slots that nobody knew all of are
@@ -386,10 +449,13 @@ impl Metadata {
                 copying: holds(true),
                 silent_ms: u64::try_from(now.since(known.map_or(started, |known| known.at)).as_millis())
                     .unwrap_or(u64::MAX),
+                skew_ms: known.and_then(|known| known.skew_ms),
+                health: known.map_or_else(DeviceHealth::unknown, |known| known.health),
             }
         };
         let mut devices: Vec<_> = map.devices.iter().map(view).collect();
         devices.sort_by_key(|view| view.device.device);
+        let standing = self.standing(&map)?;
         Ok(ClusterStatus {
             cluster: map.cluster.clone(),
             leader: self.engine.leader(),
@@ -399,12 +465,16 @@ impl Metadata {
             m: map.m,
             formed: !map.slots.is_empty(),
             devices,
-            segments_open: self.count("open/")?,
-            segments_sealed: self.count("segment/")?,
+            segments_open: standing.open,
+            segments_sealed: standing.sealed,
+            segments_lacking: standing.lacking,
+            segments_unprotected: standing.unprotected,
+            segments_unreadable: standing.unreadable,
             segments_emptied: self.count("emptied/")?,
             compacting: self.compaction.lock().count(),
             rebuilding: self.rebuild.lock().count(),
             records: self.count("record/")?,
+            limits: self.limits()?,
         })
     }
 }

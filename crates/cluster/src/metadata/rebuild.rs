@@ -10,7 +10,7 @@ use super::cluster::Metadata;
 use super::compaction::LeftComponent;
 use super::engine::{Condition, Write};
 use super::segments::{key, text};
-use crate::clock::{monotonic, system_s};
+use crate::clock::monotonic;
 use crate::wire::{LayoutAttribute, RebuildSource, RebuildTask, Rebuilt, Segment, SegmentState};
 
 /// Components that one device rebuilds at the same time: one uses the link while the other waits for the slowest of its
@@ -274,7 +274,7 @@ impl Metadata {
         let mut writes = vec![Write::Put(key(number), text(&now))];
         if let Some(held) = held.filter(|_| !leaves) {
             // What it had is removed when readers have had time to learn that it is elsewhere.
-            let left = LeftComponent { segment: number, group: now.group, device: held, since: system_s() };
+            let left = LeftComponent { segment: number, group: now.group, device: held, since: self.now_s() };
             writes.push(left.write());
         }
         if !self.engine.commit(&[condition], &writes)? {

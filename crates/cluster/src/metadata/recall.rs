@@ -11,12 +11,12 @@ use proto::cluster::{DeviceId, State, Width, place_slots, skip_epochs};
 
 use super::cluster::{Metadata, SeenDevice, parse};
 use super::engine::{Condition, Write};
-use super::members::{Member, member_key};
+use super::members::{Kept, Member, member_key};
 use super::recalled::Recalled;
 use super::segments::{emptied_key, key, open_key, text};
 use crate::clock::monotonic;
 use crate::recall::{Recall, RecalledSegment};
-use crate::wire::{Segment, SegmentState};
+use crate::wire::{DeviceHealth, Segment, SegmentState};
 
 /// Epochs that are left out: a device may know one that no other has told of.
 const EPOCHS: u64 = 1 << 16;
@@ -24,6 +24,15 @@ const EPOCHS: u64 = 1 << 16;
 const NUMBERS: u64 = 1 << 32;
 /// The fence of segments that devices told of: above those that were given out.
 const FENCE: u32 = 1 << 16;
+
+/// This instance did not ask: what a device tells counts only for a service whose state is older. A device that has to
+/// tell is asked with its next heartbeat, and tells all.
+fn not_asked() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "the state of this metadata service is not older than what devices know",
+    )
+}
 
 impl Metadata {
     /// Whether devices still tell what this instance does not know.
@@ -48,14 +57,23 @@ impl Metadata {
 
     /// Asks a device that has a newer map to tell what it knows: `Incomplete`. `Revoked` if it did, and others did not.
     pub(super) fn is_newest(&self, device: DeviceId, epoch: u64) -> Result<()> {
+        if epoch <= self.map().epoch && !self.is_recalling() {
+            return Ok(());
+        }
+        // Another instance may lead by now, and have made the newer map: then its state is older, and nothing is wrong.
+        self.newest_map()?;
         {
             let mut recalled = self.recalled.lock();
+            // Under the lock: all may have told meanwhile, and the map be the newest one.
             recalled.is_older |= epoch > self.map().epoch;
             if !recalled.is_older {
                 return Ok(());
             }
-            let seen = SeenDevice { at: monotonic(), used: 0, free: 0 };
-            self.devices.lock().insert(device, seen);
+            let mut devices = self.devices.lock();
+            let unknown = SeenDevice { health: DeviceHealth::unknown(), ..SeenDevice::default() };
+            let known = devices.get(&device).copied().unwrap_or(unknown);
+            devices.insert(device, SeenDevice { at: monotonic(), ..known });
+            drop(devices);
             if !recalled.told.contains(&device) {
                 let detail = "the state of the metadata service is older than what this device knows";
                 return Err(Error::new(ErrorKind::Incomplete, detail));
@@ -66,6 +84,9 @@ impl Metadata {
 
     /// Segments that a device has components of. Those that are not known are sealed where their components end.
     pub(super) fn recall_segments(&self, device: DeviceId, told: &[RecalledSegment]) -> Result<()> {
+        if !self.is_recalling() {
+            return Err(not_asked());
+        }
         let mut known = std::mem::take(&mut self.recalled.lock().segments);
         if known.is_empty() {
             for below in ["segment/", "open/", "emptied/"] {
@@ -144,12 +165,17 @@ impl Metadata {
         if told.map.cluster != self.map().cluster {
             return Err(Error::new(ErrorKind::Refused, format!("device {device} is of another cluster")));
         }
+        // Who asked was another instance, which leads no more, or the answer to a request that came twice.
+        if !self.is_recalling() {
+            return Err(not_asked());
+        }
         self.recall_member(device, &told)?;
         {
             let mut recalled = self.recalled.lock();
-            recalled.is_older = true;
             recalled.told.insert(device);
-            if recalled.newest.as_ref().is_none_or(|newest| newest.epoch < told.map.epoch) {
+            // A map that is as old as this instance's says nothing of what is missing.
+            let is_newer = told.map.epoch > self.map().epoch;
+            if is_newer && recalled.newest.as_ref().is_none_or(|newest| newest.epoch < told.map.epoch) {
                 recalled.newest = Some(told.map);
             }
         }
@@ -172,7 +198,9 @@ impl Metadata {
                 return Err(Error::new(ErrorKind::NotFound, format!("device {device} is another one")));
             }
             let key_epoch = known.map_or(0, |known| known.key_epoch).max(told.key_epoch) + 1;
-            let member = Member { device, identity: told.identity.clone(), key_epoch };
+            // Its own count is the newest there is.
+            let kept = Kept::default();
+            let member = Member { device, identity: told.identity.clone(), key_epoch, kept };
             let condition = match &found {
                 None => Condition::Absent(key.clone()),
                 Some(found) => Condition::Revision(key.clone(), found.revision),
@@ -229,5 +257,122 @@ impl Metadata {
                 return Ok(());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use proto::cluster::Width;
+
+    use super::*;
+    use crate::database::Opening;
+    use crate::metadata::ClusterSetting;
+    use crate::metadata::engine::{Embedded, Engine, Stored};
+    use crate::token::ClusterToken;
+    use crate::wire::{Heartbeat, JoinRequest};
+
+    /// The engine of one instance of several: it fails once another one leads.
+    #[derive(Debug)]
+    struct Seat(Arc<Embedded>, AtomicBool);
+
+    impl Seat {
+        fn is_own(&self) -> Result<()> {
+            match self.1.load(Ordering::Relaxed) {
+                true => Err(Error::new(ErrorKind::Revoked, "another instance leads")),
+                false => Ok(()),
+            }
+        }
+    }
+
+    impl Engine for Seat {
+        fn get(&self, key: &str) -> Result<Option<Stored>> {
+            self.is_own().and_then(|()| self.0.get(key))
+        }
+
+        fn list(&self, prefix: &str, after: &str, limit: usize) -> Result<Vec<(String, Stored)>> {
+            self.is_own().and_then(|()| self.0.list(prefix, after, limit))
+        }
+
+        fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool> {
+            self.is_own().and_then(|()| self.0.commit(conditions, writes))
+        }
+    }
+
+    fn instance(engine: Arc<dyn Engine>) -> Arc<Metadata> {
+        let (width, lease) = (Width::new(2, 1).unwrap(), Duration::from_secs(3));
+        let setting = ClusterSetting { width, lease, lifetime: lease * 10, tls: false };
+        Metadata::open(engine, ClusterToken::random().unwrap(), &setting).unwrap()
+    }
+
+    fn join(metadata: &Metadata) -> DeviceId {
+        let request = JoinRequest {
+            identity: "0".repeat(32),
+            address: "http://10.0.0.7:7420".to_owned(),
+            domain: "a".to_owned(),
+            bytes: 1,
+            free: 1,
+            epoch: 0,
+            clock: None,
+            cluster: String::new(),
+            start: "a".to_owned(),
+            commits: 1,
+        };
+        metadata.join(&request).unwrap().device
+    }
+
+    fn beat(metadata: &Metadata, device: DeviceId, epoch: u64) -> Result<()> {
+        let beat = Heartbeat {
+            identity: "0".repeat(32),
+            epoch,
+            used: 0,
+            free: 1,
+            ready: Vec::new(),
+            clock: None,
+            cluster: metadata.map().cluster,
+            commits: 1,
+            health: DeviceHealth::default(),
+        };
+        metadata.heartbeat(device, &beat).map(drop)
+    }
+
+    #[test]
+    fn an_instance_that_was_deposed_does_not_say_that_the_state_is_older() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Arc::new(Embedded::open(&folder.path().join("a.redb"), Opening::OrNew).unwrap());
+        let seat = Arc::new(Seat(Arc::clone(&engine), AtomicBool::new(false)));
+        let deposed = instance(Arc::<Seat>::clone(&seat));
+        let device = join(&deposed);
+        // Another one leads, which the first one has yet to learn.
+        let leader = instance(engine);
+        leader.begin_epoch().unwrap();
+        let epoch = leader.map().epoch;
+        assert!(deposed.map().epoch < epoch);
+        seat.1.store(true, Ordering::Relaxed);
+        assert_eq!(beat(&deposed, device, epoch).unwrap_err().kind(), ErrorKind::Revoked);
+        assert!(!deposed.is_recalling());
+        // What a device tells although nobody asked changes nothing.
+        let told = Recall { identity: "0".repeat(32), key_epoch: 1, map: leader.map() };
+        assert!(leader.recall(device, told).is_err());
+        let segment = RecalledSegment {
+            segment: 9,
+            group: 1,
+            k: 2,
+            m: 1,
+            devices: vec![device, DeviceId(7), DeviceId(8)],
+            component: 0,
+        };
+        assert!(leader.recall_segments(device, &[segment]).is_err());
+        assert!(!leader.is_recalling() && leader.open_segments().unwrap().is_empty());
+        assert_eq!(leader.map().epoch, epoch);
+        // The state is the newest one, also in the hands of an instance that slept.
+        seat.1.store(false, Ordering::Relaxed);
+        beat(&deposed, device, epoch).unwrap();
+        // A state that was restored is older, whoever leads.
+        assert_eq!(beat(&leader, device, epoch + 1).unwrap_err().kind(), ErrorKind::Incomplete);
+        assert!(leader.is_recalling());
     }
 }

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use super::cluster::{Metadata, parse};
 use super::engine::{Condition, Write};
-use crate::clock::system_ns;
 use crate::wire::{PutMode, Record, RecordList, RecordName, RecordNames, RecordRequest, Records};
 
 /// Longest value, in base64: 1 KiB of bytes. Longer ones are objects that a record names.
@@ -39,7 +38,8 @@ impl Metadata {
         if request.name.is_empty() || request.name.len() > proto::cluster::NAME_BYTES_MAX {
             return invalid("the name of a record has 1 to 1024 bytes");
         }
-        let kept = Kept { value: request.value.clone(), nonce: request.nonce.clone(), modified: system_ns() };
+        let kept =
+            Kept { value: request.value.clone(), nonce: request.nonce.clone(), modified: self.now_ns() };
         let text = serde_json::to_vec(&kept).expect("it is plain data");
         let key = key(request.group, &request.name);
         let conditions = match request.mode {

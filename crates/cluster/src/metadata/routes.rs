@@ -17,10 +17,10 @@ use crate::problem::{Answer, Problem, Word};
 use crate::recall::{Recall, RecalledSegment};
 use crate::token::ClusterToken;
 use crate::wire::{
-    ClientAnswer, ClientRequest, ClusterStatus, ComponentRequest, EmptiedRequest, Heartbeat, IndexRebuilt,
-    JoinAnswer, JoinRequest, Pulse, Rebalanced, RebuildTask, Rebuilt, Record, RecordList, RecordName,
-    RecordNames, RecordRequest, Records, SealRequest, Segment, SegmentAnswer, SegmentList, SegmentRequest,
-    Segments,
+    ClientAnswer, ClientRequest, ClusterStatus, ComponentRequest, EmptiedRequest, Heartbeat, Holdings,
+    HoldingsRequest, IndexRebuilt, IndexRequest, IndexRights, JoinAnswer, JoinRequest, Limits, Pulse,
+    Rebalanced, RebuildTask, Rebuilt, Record, RecordList, RecordName, RecordNames, RecordRequest, Records,
+    SealRequest, Segment, SegmentAnswer, SegmentList, SegmentRequest, Segments,
 };
 
 /// Longest body of a request: a heartbeat that names all slots.
@@ -37,10 +37,12 @@ impl Metadata {
             .route("/devices/{device}/heartbeat", post(heartbeat))
             .route("/devices/{device}/recall", post(recall))
             .route("/devices/{device}/recall/segments", post(recall_segments))
+            .route("/devices/{device}/segments", post(segments_of))
             .route("/devices/{device}/revoke", post(revoke))
             .route("/devices/{device}/lost", post(lost))
             .route("/devices/{device}/drain", post(drain))
             .route("/rebalance", post(rebalance))
+            .route("/groups/{group}/limits", put(set_limits))
             .route("/clients", post(client))
             .route("/clients/{client}/renew", post(renew))
             .route("/segments", post(open_segment))
@@ -48,6 +50,8 @@ impl Metadata {
             .route("/index/rebuilt", post(index_rebuilt))
             .route("/segments/{segment}", get(segment))
             .route("/segments/{segment}/seal", post(seal_segment))
+            .route("/segments/{segment}/index", post(index_of_segment))
+            .route("/clients/{client}/index", post(index_of_group))
             .route("/segments/{segment}/rebuilt", post(rebuilt))
             .route("/segments/{segment}/component", post(component))
             .route("/segments/{segment}/emptied", post(emptied))
@@ -161,6 +165,14 @@ async fn recall_segments(
     Ok(StatusCode::NO_CONTENT)
 }
 
+async fn segments_of(
+    State(metadata): Shared,
+    Path(device): Path<u32>,
+    Json(wanted): Json<HoldingsRequest>,
+) -> Answer<Json<Holdings>> {
+    blocking(metadata, move |metadata| metadata.segments_of(DeviceId(device), wanted)).await.map(Json)
+}
+
 async fn revoke(State(metadata): Shared, Path(device): Path<u32>) -> Answer<StatusCode> {
     blocking(metadata, move |metadata| metadata.revoke(DeviceId(device))).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -179,6 +191,15 @@ async fn drain(State(metadata): Shared, Path(device): Path<u32>) -> Answer<Statu
 async fn rebalance(State(metadata): Shared) -> Answer<Json<Rebalanced>> {
     let planned = blocking(metadata, |metadata| metadata.rebalance()).await?;
     Ok(Json(Rebalanced { moves: planned }))
+}
+
+async fn set_limits(
+    State(metadata): Shared,
+    Path(group): Path<u32>,
+    Json(limits): Json<Limits>,
+) -> Answer<StatusCode> {
+    blocking(metadata, move |metadata| metadata.set_limits(group, limits)).await?;
+    Ok(StatusCode::OK)
 }
 
 async fn component(
@@ -217,6 +238,22 @@ async fn renew(
     Json(request): Json<ClientRequest>,
 ) -> Answer<Json<ClientAnswer>> {
     blocking(metadata, move |metadata| metadata.renew(client, &request)).await.map(Json)
+}
+
+async fn index_of_segment(
+    State(metadata): Shared,
+    Path(segment): Path<u64>,
+    Json(request): Json<IndexRequest>,
+) -> Answer<Json<IndexRights>> {
+    blocking(metadata, move |metadata| metadata.index_of_segment(segment, &request)).await.map(Json)
+}
+
+async fn index_of_group(
+    State(metadata): Shared,
+    Path(client): Path<u64>,
+    Json(request): Json<ClientRequest>,
+) -> Answer<Json<IndexRights>> {
+    blocking(metadata, move |metadata| metadata.index_of_group(client, &request)).await.map(Json)
 }
 
 async fn open_segment(

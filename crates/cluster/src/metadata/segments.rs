@@ -2,15 +2,15 @@
 //! formats/cluster.md, sections 2 and 4.
 
 use base::{Error, ErrorKind, Instant, Result};
-use proto::cluster::{DeviceId, ObjectId, choose_devices, compacts_from, rights};
+use proto::cluster::{DeviceId, ObjectId, State, choose_devices, compacts_from, rights};
 
 use super::cluster::{Metadata, parse};
 use super::engine::{Condition, Stored, Write, for_each};
-use crate::clock::{monotonic, system_s};
+use crate::clock::monotonic;
 use crate::http::{Failure, Reply, send, send_json};
 use crate::wire::{
-    CAPABILITY_HEADER, EPOCH_HEADER, Fenced, SealRequest, Segment, SegmentAnswer, SegmentList,
-    SegmentRequest, SegmentState, Segments,
+    CAPABILITY_HEADER, EPOCH_HEADER, Fenced, Holdings, HoldingsRequest, SealRequest, Segment, SegmentAnswer,
+    SegmentList, SegmentRequest, SegmentState, Segments,
 };
 
 /// How a component is told to change.
@@ -85,6 +85,7 @@ impl Metadata {
             self.capability(*device, (request.group, number), (allowed, 0), request.client)
         };
         let capabilities = devices.iter().map(capability).collect::<Result<_>>()?;
+        let index = self.rights_of_segment(request.group, number, request.client)?;
         Ok(SegmentAnswer {
             client: request.client,
             segment: number,
@@ -92,6 +93,7 @@ impl Metadata {
             m: width.parity,
             devices,
             capabilities,
+            index,
         })
     }
 
@@ -135,6 +137,25 @@ impl Metadata {
         Ok(Segments { segments, more })
     }
 
+    /// A page of the sealed segments of which a device has a component; with the first one, those that are open.
+    pub(super) fn segments_of(&self, device: DeviceId, wanted: HoldingsRequest) -> Result<Holdings> {
+        if self.is_recalling() {
+            return Err(self.recalling());
+        }
+        // Before those that are sealed: one that changes between two looks is in both.
+        let mut open = if wanted.after == 0 { self.open_segments()? } else { Vec::new() };
+        let after = if wanted.after == 0 { String::new() } else { key(wanted.after) };
+        let found = self.engine.list("segment/", &after, LIST_MAX)?;
+        let is_full = found.len() == LIST_MAX;
+        let segments = found.iter().map(|(key, stored)| parse(key, &stored.value));
+        let mut segments: Vec<Segment> = segments.collect::<Result<_>>()?;
+        let next = segments.last().filter(|_| is_full).map(|last| last.segment);
+        for some in [&mut segments, &mut open] {
+            some.retain(|segment| segment.devices.contains(&device));
+        }
+        Ok(Holdings { segments, open, next })
+    }
+
     pub(super) fn segments_below(&self, prefix: &str) -> Result<Vec<Segment>> {
         let mut segments = Vec::new();
         for_each(self.engine.as_ref(), prefix, |key, stored| {
@@ -167,7 +188,7 @@ impl Metadata {
         taken: bool,
     ) -> Result<()> {
         let number = segment.segment;
-        let since = compacts_from(system_s(), taken, self.lifetime.as_secs());
+        let since = compacts_from(self.now_s(), taken, self.lifetime.as_secs());
         let sealed = Segment { state: SegmentState::Sealed, length, content, since, ..segment };
         let mut writes = vec![Write::Remove(open_key(number))];
         if length > 0 {
@@ -235,9 +256,16 @@ impl Metadata {
         }
         let mut sorted: Vec<u64> = lengths.iter().map(|(_, length)| *length).collect();
         sorted.sort_unstable_by(|a, b| b.cmp(a));
-        let Some(&length) = sorted.get(usize::from(segment.k) - 1) else {
+        let lost = |device: DeviceId| map.device(device).is_none_or(|known| known.state == State::Lost);
+        let left = segment.devices.iter().filter(|&&device| !lost(device)).count();
+        let length = match sorted.get(usize::from(segment.k) - 1) {
+            Some(&length) => length,
+            // More are lost than may be: nobody can know any more what was acknowledged, so all that is left stays.
+            None if left < usize::from(segment.k) && lengths.len() == left => {
+                sorted.first().copied().unwrap_or(0)
+            }
             // Too few answer to know what was acknowledged: tried again when more have come back.
-            return failed.map_or(Ok(()), Err);
+            None => return failed.map_or(Ok(()), Err),
         };
         // One that did not answer can't complete a run alone, since the others are fenced. Shorter ones are completed
         // and sealed by their devices.

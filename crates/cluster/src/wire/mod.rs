@@ -1,5 +1,6 @@
 //! Paths, headers and JSON bodies of the cluster's HTTP interfaces. formats/cluster.md, sections 6 and 7.
 
+mod records;
 mod status;
 
 use std::collections::BTreeMap;
@@ -7,12 +8,15 @@ use std::collections::BTreeMap;
 use proto::cluster::{DeviceId, Map};
 use serde::{Deserialize, Serialize};
 
-pub use status::{ClusterStatus, DeviceStatus, DeviceView};
+pub use records::{PutMode, Record, RecordList, RecordName, RecordNames, RecordRequest, Records};
+pub use status::{ClusterStatus, DeviceHealth, DeviceStatus, DeviceView, GroupLimits, Limits};
 
 /// The capability of a request.
 pub(crate) const CAPABILITY_HEADER: &str = "diskcast-capability";
 /// The epoch of the sender's map.
 pub(crate) const EPOCH_HEADER: &str = "diskcast-epoch";
+/// The sender reads only, and takes an answer that may be old: no metadata service answers it.
+pub(crate) const OLD_HEADER: &str = "diskcast-old";
 /// The length of an object, where a request supposed another.
 pub(crate) const LENGTH_HEADER: &str = "diskcast-length";
 /// Whether a listing goes on.
@@ -67,6 +71,18 @@ pub struct JoinRequest {
     /// The epoch of the map that it has; 0 if it has none.
     #[serde(default)]
     pub epoch: u64,
+    /// What the clock of its machine shows, nanoseconds since 1970.
+    #[serde(default)]
+    pub clock: Option<u64>,
+    /// The cluster of that map; empty if it has none.
+    #[serde(default)]
+    pub cluster: String,
+    /// Random, of this start of the device.
+    #[serde(default)]
+    pub start: String,
+    /// Commits that it made, each start counted as one; 0 of a device that does not count.
+    #[serde(default)]
+    pub commits: u64,
 }
 
 /// What a device gets when it joins.
@@ -80,6 +96,12 @@ pub struct JoinAnswer {
     pub key_epoch: u32,
     /// The map.
     pub map: Map,
+    /// The time of the metadata service, nanoseconds since 1970: the device judges capabilities and stamps by it.
+    #[serde(default)]
+    pub now: Option<u64>,
+    /// It made fewer commits than it told before: what it holds is an older copy.
+    #[serde(default)]
+    pub older: bool,
 }
 
 /// `POST /devices/D/heartbeat`.
@@ -95,6 +117,38 @@ pub struct Heartbeat {
     pub free: u64,
     /// Slots that it has copied, each with the `from` that it was copied for.
     pub ready: Vec<(usize, u64)>,
+    /// As in [`JoinRequest`].
+    #[serde(default)]
+    pub clock: Option<u64>,
+    /// As in [`JoinRequest`].
+    #[serde(default)]
+    pub cluster: String,
+    /// As in [`JoinRequest`].
+    #[serde(default)]
+    pub commits: u64,
+    /// What is known of its disk.
+    #[serde(default)]
+    pub health: DeviceHealth,
+}
+
+/// `POST /devices/D/segments`: sealed segments of which the device has a component, in order of their numbers.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct HoldingsRequest {
+    /// Those behind this one.
+    pub(crate) after: u64,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Holdings {
+    /// The segments.
+    pub(crate) segments: Vec<Segment>,
+    /// With the first ones: open segments of which the device has a component.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) open: Vec<Segment>,
+    /// Where to go on, if there are more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) next: Option<u64>,
 }
 
 /// The answer to a heartbeat.
@@ -108,6 +162,9 @@ pub struct Pulse {
     pub key_epoch: u32,
     /// The map's epoch.
     pub epoch: u64,
+    /// As in [`JoinAnswer`].
+    #[serde(default)]
+    pub now: Option<u64>,
     /// The map, if the device's is older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map: Option<Map>,
@@ -118,6 +175,9 @@ pub struct Pulse {
     /// A segment whose contents the device is to store elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compact: Option<CompactTask>,
+    /// The device's share in what groups may use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<GroupLimits>,
 }
 
 /// Segments that a device is to compact together.
@@ -216,6 +276,9 @@ pub struct ClientAnswer {
     pub map: Map,
     /// A capability for each device.
     pub capabilities: BTreeMap<DeviceId, String>,
+    /// The time of the metadata service, nanoseconds since 1970: stamps are made of it.
+    #[serde(default)]
+    pub now: Option<u64>,
 }
 
 /// `POST /segments`.
@@ -244,6 +307,24 @@ pub struct SegmentAnswer {
     pub devices: Vec<DeviceId>,
     /// A capability for each component.
     pub capabilities: Vec<String>,
+    /// For each device a capability to insert entries of what lies in the segment.
+    #[serde(default)]
+    pub index: BTreeMap<DeviceId, String>,
+}
+
+/// `POST /segments/S/index`: rights to insert entries of what lies in the client's segment, as devices came or rights
+/// ended since it was opened.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct IndexRequest {
+    /// The client that the segment was opened for.
+    pub(crate) client: u64,
+}
+
+/// The answer to that, and to `POST /clients/C/index` for all names of a group.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct IndexRights {
+    /// A capability for each device.
+    pub(crate) capabilities: BTreeMap<DeviceId, String>,
 }
 
 /// Whether a segment is appended to.
@@ -321,84 +402,6 @@ pub struct SealRequest {
     pub length: u64,
     /// Bytes of the contents there.
     pub content: u64,
-}
-
-/// How a record is put.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PutMode {
-    /// Only if there is none.
-    Create,
-    /// In any case.
-    Put,
-}
-
-/// `PUT /records`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RecordRequest {
-    /// The group.
-    pub group: u32,
-    /// The name.
-    pub name: String,
-    /// Its value, in base64.
-    pub value: String,
-    /// Tells the maker's record from others with the same value.
-    pub nonce: String,
-    /// Whether there may be one.
-    pub mode: PutMode,
-}
-
-/// A record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// The name.
-    pub name: String,
-    /// Its value, in base64.
-    pub value: String,
-    /// That of its maker.
-    pub nonce: String,
-    /// Nanoseconds since 1970.
-    pub modified: u64,
-}
-
-/// `POST /records/remove`; the answer is [`Records`]: those that were there.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RecordNames {
-    /// The group.
-    pub group: u32,
-    /// The names.
-    pub names: Vec<String>,
-}
-
-/// `POST /records/get`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RecordName {
-    /// The group.
-    pub group: u32,
-    /// The name.
-    pub name: String,
-}
-
-/// `POST /records/list`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RecordList {
-    /// The group.
-    pub group: u32,
-    /// What the names begin with.
-    pub prefix: String,
-    /// Names behind this one.
-    pub after: String,
-    /// At most so many.
-    pub limit: usize,
-}
-
-/// The answer: records in order of their names.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Records {
-    /// The records.
-    pub records: Vec<Record>,
-    /// Whether there are more.
-    pub more: bool,
 }
 
 /// One object in a listing of a device.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use cluster::Opening;
 use cluster::device::Device;
 use proto::cluster::{Capability, DeviceId, DeviceKey, rights};
 use reqwest::blocking::{Client, RequestBuilder};
@@ -17,7 +18,7 @@ pub(crate) struct Lone {
 impl Lone {
     pub(crate) fn start(folder: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let device = Device::open(folder).unwrap();
+        let device = Device::open(folder, Opening::OrNew).unwrap();
         device.stand_alone(DeviceId(1), key());
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = format!("http://{}/device/v1", listener.local_addr().unwrap());

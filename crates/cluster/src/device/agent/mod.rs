@@ -1,13 +1,14 @@
 //! Speaks to the metadata service for a device: joins the cluster, keeps the lease, follows the map.
 //! formats/cluster.md, sections 4 and 7.
 
+mod missing;
 mod recall;
 mod slots;
 mod upkeep;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result, hex};
@@ -18,11 +19,11 @@ use tokio::sync::{Notify, watch};
 
 use super::Device;
 use super::work::blocking;
-use crate::clock::monotonic;
+use crate::clock::{monotonic, system_ns};
 use crate::http::{Failure, Instances, Reply, ask_in_turn, json, with_json};
 use crate::problem::{Answer, Problem, Word};
-use crate::token::ClusterToken;
-use crate::wire::{CompactTask, Heartbeat, JoinAnswer, JoinRequest, Pulse, RebuildTask};
+use crate::token::{ClusterToken, random};
+use crate::wire::{CompactTask, DeviceHealth, Heartbeat, JoinAnswer, JoinRequest, Pulse, RebuildTask};
 
 /// Waits between tries to join.
 const JOIN_PAUSE: Duration = Duration::from_millis(300);
@@ -63,6 +64,16 @@ pub struct Agent {
     tasks: watch::Sender<Vec<RebuildTask>>,
     /// Segments that are to be compacted here.
     compaction: watch::Sender<Option<CompactTask>>,
+    /// Random, of this start.
+    start: String,
+    /// It was away: what lies here by what the service knows has yet to be compared with what is here.
+    was_away: AtomicBool,
+    /// Whether it is not known what is missing here.
+    searching: AtomicBool,
+    /// Components that lie here and are to be computed anew.
+    missing: AtomicU64,
+    /// Segments that were open when it came back: only their end says what is missing of them here.
+    unsure: Mutex<BTreeSet<u64>>,
 }
 
 impl Agent {
@@ -82,6 +93,11 @@ impl Agent {
             peers: Mutex::default(),
             tasks: watch::Sender::new(Vec::new()),
             compaction: watch::Sender::new(None),
+            start: hex::encode(&random::<8>()?),
+            was_away: AtomicBool::new(true),
+            searching: AtomicBool::new(true),
+            missing: AtomicU64::new(0),
+            unsure: Mutex::default(),
         })
     }
 
@@ -109,6 +125,8 @@ impl Agent {
         let mut side = tokio::task::JoinSet::new();
         side.spawn(async move { copier.copy_for_ever().await });
         side.spawn(async move { tidier.tidy_for_ever().await });
+        let finder = Arc::clone(self);
+        side.spawn(async move { finder.find_missing_for_ever().await });
         let builder = Arc::clone(self);
         side.spawn(async move { builder.rebuild_for_ever().await });
         let compactor = Arc::clone(self);
@@ -149,6 +167,8 @@ impl Agent {
             };
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
+                // Also told to the metadata service at once.
+                notes = self.device.scrubs.notes() => notes.iter().for_each(|note| event(note)),
                 () = self.news.notified() => {}
                 _ = seen.changed(), if !silent => {}
             }
@@ -168,9 +188,22 @@ impl Agent {
                 bytes,
                 free,
                 epoch: self.device.guard.epoch(),
+                clock: Some(system_ns()),
+                cluster: self.cluster(),
+                start: self.start.clone(),
+                commits: self.device.store.tables().commits(),
             };
             match self.ask::<JoinAnswer>("devices", &request).await {
-                Ok(answer) => return self.joined(answer).await,
+                Ok(answer) => {
+                    if answer.older {
+                        event(&format!(
+                            "this folder is an older copy of what device {} had: it copies its part of the index from \
+                             others, and computes what is missing anew",
+                            answer.device
+                        ));
+                    }
+                    return self.joined(answer).await;
+                }
                 // Its failure, or a database without room, is none of this device's.
                 Err(Failure::Refused(problem)) if !matches!(problem.word, Word::Failed | Word::Full) => {
                     return Err(Failure::Refused(problem).into_error("join the cluster"));
@@ -185,9 +218,16 @@ impl Agent {
         }
     }
 
+    /// The cluster that the device belongs to; empty before it joined one.
+    fn cluster(&self) -> String {
+        self.device.guard.map().map(|map| map.cluster).unwrap_or_default()
+    }
+
     async fn joined(&self, answer: JoinAnswer) -> Result<()> {
         let key = key(&answer.key)?;
+        super::folder::keep_note(&self.device.folder, answer.device, &answer.map.cluster)?;
         self.device.guard.joined(answer.device, key, answer.key_epoch);
+        self.learn_time(answer.now);
         let followed = self.follow(answer.map).await;
         followed.map_err(|problem| Error::new(ErrorKind::Io, problem.detail))
     }
@@ -230,25 +270,60 @@ impl Agent {
             return Err(Failure::Refused(Problem::failed("the device's disk failed", why)));
         }
         let ready = self.copied.lock().iter().copied().collect();
-        let beat =
-            Heartbeat { identity: self.device.identity.clone(), epoch: guard.epoch(), used, free, ready };
+        let beat = Heartbeat {
+            identity: self.device.identity.clone(),
+            epoch: guard.epoch(),
+            used,
+            free,
+            ready,
+            clock: Some(system_ns()),
+            cluster: self.cluster(),
+            commits: self.device.store.tables().commits(),
+            health: DeviceHealth {
+                orphans: self.device.store.orphans.count(),
+                missing: self.missing.load(Ordering::Relaxed),
+                // Who gets its lease back was away.
+                searching: self.searching.load(Ordering::Relaxed) || !guard.has_lease(),
+                ..self.device.scrubs.health()
+            },
+        };
         // The lease counts from before the request: the metadata service counts from later.
         let sent = monotonic();
         let pulse: Pulse = self.ask(&format!("devices/{device}/heartbeat"), &beat).await?;
         let key = key(&pulse.key).map_err(|error| Failure::Refused(error.into()))?;
         guard.joined(device, key, pulse.key_epoch);
+        self.learn_time(pulse.now);
         *self.peers.lock() = pulse.peers;
         self.tasks.send_replace(pulse.rebuild);
         self.compaction.send_replace(pulse.compact);
+        if !pulse.limits.is_empty() {
+            let limits = pulse.limits;
+            let limited = move |device: &Device| {
+                limits.iter().try_for_each(|limits| device.limit(limits)).map_err(Problem::from)
+            };
+            blocking(&self.device, limited).await.map_err(Failure::Refused)?;
+        }
         if let Some(map) = pulse.map.filter(|map| map.epoch > guard.epoch()) {
             self.follow(map).await.map_err(Failure::Refused)?;
         }
         let lease = Duration::from_millis(pulse.lease_ms);
         // Only under the newest map, and only where it counts this device: else others may hold its slots.
         if guard.epoch() >= pulse.epoch && guard.is_counted() {
+            if !guard.has_lease() {
+                self.was_away.store(true, Ordering::Relaxed);
+                self.searching.store(true, Ordering::Relaxed);
+            }
             guard.renewed(sent + lease);
         }
         Ok(lease)
+    }
+
+    /// An answer told the metadata service's time. It is older by the time that the answer took, which is short beside
+    /// all that is judged by it.
+    fn learn_time(&self, told: Option<u64>) {
+        if let Some(ns) = told {
+            self.device.guard.told_time(ns, monotonic());
+        }
     }
 
     async fn follow(&self, map: Map) -> Answer<()> {

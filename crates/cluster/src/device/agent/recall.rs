@@ -28,7 +28,12 @@ impl Agent {
         let own = self.device.guard.device().expect("it joined before");
         let segments = blocking(&self.device, move |device| {
             let mut ids = Vec::new();
-            device.store.tables().all_objects(|id, _| ids.push(id))?;
+            device.store.tables().all_objects(|id, row| {
+                // What is sealed and empty was given back: the service forgot it on purpose.
+                if !row.sealed || row.length > 0 {
+                    ids.push(id);
+                }
+            })?;
             let mut segments = Vec::new();
             for id in ids.into_iter().filter(|id| id.holds_data()) {
                 let layout = device.store.layout(id)?.unwrap_or_default();

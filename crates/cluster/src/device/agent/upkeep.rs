@@ -2,8 +2,9 @@
 //! it missed the end of, looks for damage and mends it, and moves what is in use out of segments with garbage.
 //! formats/cluster.md, sections 8 and 9.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
@@ -90,11 +91,15 @@ impl Agent {
         let rate = self.setting.scrub_bytes_per_second;
         loop {
             let all = blocking(&self.device, |device| {
-                let mut all = Vec::new();
-                device.store.tables().all_objects(|id, _| all.push(id))?;
+                let mut all = BTreeSet::new();
+                device.store.tables().all_objects(|id, _| {
+                    all.insert(id);
+                })?;
                 Ok(all)
             });
-            for id in all.await.unwrap_or_default() {
+            let all: BTreeSet<ObjectId> = all.await.unwrap_or_default();
+            self.device.scrubs.keep_only(&all);
+            for id in all {
                 self.mend_waiting().await;
                 verify(&self.device, id, rate).await;
             }
@@ -106,7 +111,10 @@ impl Agent {
     async fn mend_waiting(&self) {
         while let Some(id) = self.device.scrubs.next() {
             // What can't be mended now is found again, by a read or by the next round.
-            let _ = self.mend_one(id).await;
+            match self.mend_one(id).await {
+                Ok(()) => self.device.scrubs.mended(id),
+                Err(failure) => self.device.scrubs.not_mended(id, &failure.to_string()),
+            }
         }
     }
 
@@ -119,7 +127,7 @@ impl Agent {
     }
 
     /// What is known of the component of segment `id` that is this device's.
-    async fn own_component(&self, id: ObjectId) -> Reply<RebuildTask> {
+    pub(super) async fn own_component(&self, id: ObjectId) -> Reply<RebuildTask> {
         let device = self.device.guard.device().expect("it joined before");
         self.ask(&format!("segments/{}/component", id.number), &ComponentRequest { device }).await
     }
@@ -150,14 +158,16 @@ impl Agent {
             })?;
             Ok(open)
         });
+        let mut incomplete = 0;
         for id in open.await.map_err(Failure::Refused)? {
             // One that can't be sealed now must not keep others open.
-            let _ = self.seal_as_segment(id).await;
+            incomplete += u64::from(self.seal_as_segment(id).await.is_err());
         }
+        self.device.scrubs.incomplete.store(incomplete, Ordering::Relaxed);
         Ok(())
     }
 
-    async fn seal_as_segment(&self, id: ObjectId) -> Reply<()> {
+    pub(super) async fn seal_as_segment(&self, id: ObjectId) -> Reply<()> {
         let own = self.device.guard.device().expect("it joined before");
         let path = format!("segments/{}", id.number);
         let request = |address: &str| self.to(Method::GET, address, &path);
