@@ -13,7 +13,7 @@ use cluster::device::{Agent, AgentSetting, Device};
 use cluster::metadata::engine::Embedded;
 use cluster::metadata::etcd::{Etcd, EtcdSetting};
 use cluster::metadata::{ClusterSetting, Instance, Metadata};
-use cluster::{Authority, ClusterToken, Width};
+use cluster::{Authority, ClusterToken, Opening, Width};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -31,8 +31,10 @@ pub type Notes = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// An object device.
 pub struct DeviceOptions {
-    /// Folder of its objects; made if it is missing.
+    /// Folder of its objects.
     pub folder: PathBuf,
+    /// Whether the folder may become a device: it is made if it is missing. Otherwise it has to hold one.
+    pub opening: Opening,
     /// Address and TCP port; port 0 takes a free one.
     pub listen: SocketAddr,
     /// Host and port where clients reach it, if that is not the address that it listens on: `10.0.0.7:7420`.
@@ -56,8 +58,8 @@ pub struct DeviceOptions {
 /// Where a metadata service keeps what must survive.
 #[derive(Debug, Clone)]
 pub enum MetadataPlace {
-    /// A database in this folder, which is made if it is missing: for one instance.
-    Folder(PathBuf),
+    /// A database in this folder, for one instance; and whether it may be made.
+    Folder(PathBuf, Opening),
     /// etcd, for several instances.
     Etcd {
         /// Its members: `https://10.0.0.1:2379`.
@@ -102,8 +104,9 @@ pub struct ClusterPart {
 /// Starts a device.
 ///
 /// # Errors
-/// `Refused` for an address that is in use, or a folder that another process uses; `Invalid` for an address that is
-/// none; `Corrupt` if the device's database is damaged; `Io`.
+/// `Refused` for an address that is in use, a folder that holds no device, or objects without their database, or one
+/// that another process uses; `Invalid` for an address that is none; `Corrupt` if the device's database is damaged;
+/// `Io`.
 pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
     let (runtime, listener, address) = listen(options.listen)?;
     if address.ip().is_unspecified() && options.address.is_none() {
@@ -114,8 +117,16 @@ pub fn serve_device(options: DeviceOptions) -> Result<ClusterPart> {
     options.metadata.iter().try_for_each(|place| host(place).map(drop))?;
     let host = host(&reached)?;
     let tls = options.tls.then(|| Authority::of(&options.token)?.server(Some(host))).transpose()?;
-    crate::private_file::make_folder(&options.folder)?;
-    let device = Device::open(&options.folder)?;
+    if options.opening == Opening::OrNew {
+        if options.folder.join("device.redb").exists() {
+            (options.notes)(&format!(
+                "`{}` holds a device already: start it without --new, so that an empty folder in its place is refused",
+                options.folder.display()
+            ));
+        }
+        crate::private_file::make_folder(&options.folder)?;
+    }
+    let device = Device::open(&options.folder, options.opening)?;
     let router = device.router();
     let scheme = if options.tls { "https" } else { "http" };
     let agent = Agent::new(
@@ -160,9 +171,9 @@ pub fn serve_metadata(options: MetadataOptions) -> Result<ClusterPart> {
     let (notes, watched) = (options.notes, stopped.clone());
     let context = runtime.enter();
     let (router, running) = match options.place {
-        MetadataPlace::Folder(folder) => {
+        MetadataPlace::Folder(folder, opening) => {
             crate::private_file::make_folder(&folder)?;
-            let engine = Arc::new(Embedded::open(&folder.join("metadata.redb"))?);
+            let engine = Arc::new(Embedded::open(&folder.join("metadata.redb"), opening)?);
             let metadata = Metadata::open(engine, options.token, &setting)?;
             let router = metadata.router();
             (router, runtime.spawn(async move { metadata.run(watched, |note| notes(note)).await }))

@@ -99,6 +99,17 @@ pub enum Event {
         /// Why it failed.
         failure: Option<String>,
     },
+    /// Somebody calls as an admitted machine with a key that is new, or gets nothing.
+    MachineKey {
+        /// The address of its network card.
+        machine: String,
+        /// Where it called from.
+        peer: SocketAddr,
+        /// The fingerprint of the key.
+        fingerprint: String,
+        /// What becomes of it.
+        what: String,
+    },
     /// A machine was woken, or the power program has been told to.
     MachinePower {
         /// The address of its network card.
@@ -177,6 +188,9 @@ impl fmt::Display for Event {
             }
             Self::MachineDone { machine, work, failure: Some(why), .. } => {
                 write!(f, "machine {machine} failed at its job, {work}: {why}")
+            }
+            Self::MachineKey { machine, peer, fingerprint, what } => {
+                write!(f, "machine {machine}: the key {fingerprint} from {} {what}", peer.ip())
             }
             Self::MachinePower { machine, failure: None } => write!(f, "machine {machine} is told to boot"),
             Self::MachinePower { machine, failure: Some(why) } => {

@@ -83,8 +83,8 @@ pub(crate) struct Boots {
 
 impl Boots {
     /// Machines whose agents call, and none that boots from the network; their table is in the folder `state`.
-    pub(crate) fn of_agents(state: &Path) -> Result<Self> {
-        let fleet = Fleet::open(state, Watch { boot_time: NEVER, sees_systems: false })?;
+    pub(crate) fn of_agents(state: &Path, strict: bool) -> Result<Self> {
+        let fleet = Fleet::open(state, Watch { boot_time: NEVER, sees_systems: false, strict })?;
         Ok(Self { fleet, interface: None, power_program: None, _servers: None })
     }
 
@@ -157,6 +157,7 @@ impl Boots {
 pub(crate) fn start(
     settings: &NetbootSettings,
     state: &Path,
+    strict: bool,
     here: Here,
     runtime: &Runtime,
 ) -> Result<(Boots, TcpListener, Arc<ServedFiles>)> {
@@ -165,10 +166,8 @@ pub(crate) fn start(
         let text = format!("interface `{}` has no IPv4 address, by which machines boot", settings.interface);
         Error::new(ErrorKind::Invalid, text)
     })?;
-    let fleet = Fleet::open(
-        state,
-        Watch { boot_time: settings.boot_time, sees_systems: settings.dhcp != DhcpSettings::Off },
-    )?;
+    let sees_systems = settings.dhcp != DhcpSettings::Off;
+    let fleet = Fleet::open(state, Watch { boot_time: settings.boot_time, sees_systems, strict })?;
     let scheme = if here.fingerprint.is_some() { "https" } else { "http" };
     let site = Site {
         url: format!("{scheme}://{address}:{}", here.port),

@@ -58,6 +58,8 @@ pub struct ServeOptions {
     pub netboot: Option<NetbootSettings>,
     /// Whether agents of hosts that run may ask for jobs.
     pub agents: bool,
+    /// Whether machines get jobs only with keys that an administrator has confirmed.
+    pub strict: bool,
     /// Images that anybody may read as files.
     pub public: PublicImages,
     /// Where peers of BitTorrent connect; `None` if no version is served to them.
@@ -94,7 +96,6 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     let identity = if options.tls { Some(state.identity()?) } else { None };
     let fingerprint = identity.as_ref().map(Identity::fingerprint);
     let tls = identity.map(|identity| identity.tls()).transpose()?;
-
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("http")
@@ -110,11 +111,12 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     let mut boots = None;
     if let Some(settings) = &options.netboot {
         let here = netboot::Here { port: address.port(), fingerprint, log: options.log.clone() };
-        let (started, http, files) = netboot::start(settings, &options.state, here, &runtime)?;
+        let (started, http, files) =
+            netboot::start(settings, &options.state, options.strict, here, &runtime)?;
         runtime.spawn(listener::serve(http, None, (netboot::router(files), None), stopped.clone()));
         boots = Some(started);
     } else if options.agents {
-        boots = Some(Boots::of_agents(&options.state)?);
+        boots = Some(Boots::of_agents(&options.state, options.strict)?);
     }
     let public = options.public.http.map(|address| runtime.block_on(bind(address))).transpose()?;
     // Only after the bind: a server that cannot start must not overwrite the token file of the one that already runs.

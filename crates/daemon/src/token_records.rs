@@ -13,6 +13,9 @@ use crate::private_file::{make_folder, make_private, read_private, write_private
 const FOLDER: &str = "tokens";
 /// Ending of the file that says that a token was revoked.
 const REVOKED: &str = "revoked";
+/// How long what is known of a token stays after its end: the clock may be wrong, and a token that was revoked must not
+/// come back with the right time.
+const FORGET_AFTER_SECONDS: u64 = 30 * 86_400;
 
 /// What is known of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +79,7 @@ impl TokenRecords {
     }
 
     /// All tokens that are still valid at `now` or were revoked before they expired, in the order in which they were
-    /// made. Forgets those that have expired.
+    /// made. Forgets those that expired long ago.
     pub fn list(&self, now: u64) -> Result<Vec<TokenRecord>> {
         let entries = match std::fs::read_dir(&self.folder) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -94,10 +97,12 @@ impl TokenRecords {
                 continue;
             }
             let mut record = self.read(&path)?;
-            if record.expires <= now {
+            if record.expires.saturating_add(FORGET_AFTER_SECONDS) <= now {
                 // The mark stays until then, so that the token is refused for as long as it would be valid.
                 let _ = std::fs::remove_file(path.with_extension(REVOKED));
                 let _ = std::fs::remove_file(&path);
+            }
+            if record.expires <= now {
                 continue;
             }
             record.revoked = self.is_revoked(record.id);
@@ -170,6 +175,9 @@ mod tests {
         records.renewed(second.id.unwrap(), 900).unwrap();
         assert_eq!(names(350), ["two"], "the first has expired");
         assert_eq!(records.list(350).unwrap()[0].expires, 900);
+        // A clock that was ahead for a while has brought no token back that was revoked.
+        assert!(records.is_revoked(id) && records.list(100).unwrap()[0].revoked);
+        assert!(names(200 + FORGET_AFTER_SECONDS).is_empty());
         assert_eq!(
             std::fs::read_dir(folder.path().join(FOLDER)).unwrap().count(),
             1,

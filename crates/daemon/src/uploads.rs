@@ -2,8 +2,10 @@
 //! has sent but not published yet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use base::Result;
+use base::{Instant, Result};
+use net::clock::Clock;
 use parking_lot::{Mutex, MutexGuard};
 use store::{Repository, Stamp, Writer};
 
@@ -11,34 +13,39 @@ use crate::clock;
 
 /// Maximum number of uploads; a new one replaces the upload that was idle for longest.
 const UPLOADS_MAX: usize = 256;
-/// An upload ends after this many seconds without a request.
-const IDLE_SECONDS: u64 = 600;
-/// Interval of a writer's heartbeats, in seconds. Only requests trigger them, so the lease of an abandoned upload
-/// expires.
-const BEAT_SECONDS: u64 = 60;
+/// An upload ends after this time without a request, by a clock that nobody sets.
+const IDLE: Duration = Duration::from_secs(600);
+/// Interval of a writer's heartbeats. Only requests trigger them, so the lease of an abandoned upload expires.
+const BEAT: Duration = Duration::from_secs(60);
 
 struct Upload {
     name: String,
     writer: Arc<Writer>,
-    used: u64,
-    beaten: u64,
+    used: Instant,
+    beaten: Instant,
 }
 
 /// The writers of uploads, by the names that the clients chose.
-#[derive(Default)]
-pub(crate) struct Uploads(Mutex<Vec<Upload>>);
+pub(crate) struct Uploads {
+    running: Mutex<Vec<Upload>>,
+    clock: Clock,
+}
 
 impl Uploads {
+    /// No uploads.
+    pub(crate) fn new() -> Self {
+        Self { running: Mutex::default(), clock: Clock::start() }
+    }
+
     /// The writer of the upload `name`; starts the upload if it does not run. Blocks.
     pub(crate) fn writer(&self, repository: &Repository, name: &str) -> Result<Arc<Writer>> {
-        let now = clock::unix_seconds();
+        let now = self.clock.now();
         let mut uploads = self.uploads();
-        uploads
-            .retain(|upload| now.saturating_sub(upload.used) < IDLE_SECONDS && !upload.writer.is_revoked());
+        uploads.retain(|upload| now.since(upload.used) < IDLE && !upload.writer.is_revoked());
         if let Some(upload) = uploads.iter_mut().find(|upload| upload.name == name) {
             upload.used = now;
             let writer = Arc::clone(&upload.writer);
-            let is_due = now.saturating_sub(upload.beaten) >= BEAT_SECONDS;
+            let is_due = now.since(upload.beaten) >= BEAT;
             if is_due {
                 upload.beaten = now;
             }
@@ -66,6 +73,6 @@ impl Uploads {
     }
 
     fn uploads(&self) -> MutexGuard<'_, Vec<Upload>> {
-        self.0.lock()
+        self.running.lock()
     }
 }

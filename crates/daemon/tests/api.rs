@@ -1,8 +1,6 @@
 //! Tests the API over real connections on loopback: what a server accepts, what it refuses, and that repeated
 //! requests have no second effect.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -17,8 +15,7 @@ use net::client::{Changes, Client, ClientOptions};
 use net::token::JoinToken;
 use store::{Location, Overseer, PruneEvent, PruneOptions, PruneReport, Scope, Stamp};
 
-mod common;
-use common::{Bench, draft, start, start_at};
+use crate::common::{Bench, draft, start, start_at};
 
 #[test]
 fn a_version_is_published_once_and_only_when_all_of_it_is_there() {
@@ -188,19 +185,19 @@ fn only_an_administrator_manages_machines() {
     };
     let all = |right: Right| {
         let client = bench.client(&["*"], right, u64::MAX);
-        let kinds = [
+        let errors = [
             client.give_job(&job).unwrap_err(),
-            client.change_machines(&MachineChange::Open { seconds: 60 }).unwrap_err(),
+            client.plan_job(&job).unwrap_err(),
+            client.change_machines(&MachineChange::RemoveStrangers).unwrap_err(),
+            client.plan_change(&MachineChange::Open { seconds: 60 }).unwrap_err(),
             client.machines().unwrap_err(),
             client.machine_log("52:54:00:00:00:01").unwrap_err(),
         ];
-        kinds.map(|error| error.kind())
+        errors.map(|error| error.kind())
     };
-    for right in [Right::Read, Right::Write] {
-        assert_eq!(all(right), [ErrorKind::Denied; 4]);
-    }
+    assert_eq!([all(Right::Read), all(Right::Write)], [[ErrorKind::Denied; 6]; 2]);
     // No machine boots from this server.
-    assert_eq!(all(Right::Manage), [ErrorKind::Refused; 4]);
+    assert_eq!(all(Right::Manage), [ErrorKind::Refused; 6]);
 }
 
 /// Sends `request` unchanged and returns the whole answer.
@@ -328,8 +325,7 @@ fn answers_name_no_path_of_the_repository() {
 
 #[test]
 fn an_address_in_use_is_refused_before_anything_runs() {
-    let bench = start(true);
-    let folder = tempfile::tempdir().unwrap();
+    let (bench, folder) = (start(true), tempfile::tempdir().unwrap());
     let error = serve(ServeOptions {
         repository: bench.repository.clone(),
         state: folder.path().to_owned(),
@@ -341,6 +337,7 @@ fn an_address_in_use_is_refused_before_anything_runs() {
         places: Default::default(),
         netboot: None,
         agents: false,
+        strict: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),

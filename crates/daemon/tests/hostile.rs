@@ -1,7 +1,5 @@
 //! Attacks on a server by holders of valid tokens, over real connections on loopback. The others must still be served.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -51,7 +49,8 @@ fn start_with(multicast: Option<MulticastOptions>) -> Bench {
         token_out: None,
         places: Default::default(),
         netboot: None,
-        agents: false,
+        agents: true,
+        strict: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),
@@ -255,4 +254,66 @@ fn probes_are_limited_for_each_address() {
     let without = start();
     let refused = without.client(Right::Read).probe(&request).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
+}
+
+#[test]
+fn a_neighbour_gets_neither_the_job_of_a_machine_nor_its_token() {
+    use net::api::{
+        JobOutcome, JobRequest, JobStage, MachineCall, MachineChange, NewMachine, Order, Power, Work,
+    };
+    use net::machine_key::MachineKey;
+    let bench = start();
+    let manager = bench.client(Right::Manage);
+    let mac = "52:54:00:00:00:01";
+    let (own, liar) = (MachineKey::draw().unwrap(), MachineKey::draw().unwrap());
+    // Who calls; with which key it signs, if it does; and what.
+    let call = |key: &str, signed: Option<(&MachineKey, &str)>, working: Option<u64>, done: Option<u64>| {
+        let facts = format!(r#"{{"mac":"{mac}","memory_bytes":1,"firmware":"bios","disks":[]}}"#);
+        let call = MachineCall {
+            facts: serde_json::from_str(&facts).unwrap(),
+            key: key.to_owned(),
+            signature: signed.map(|(key, nonce)| key.sign(nonce, mac)),
+            working,
+            progress: None,
+            outcome: done.map(|job| JobOutcome { job, failure: None, log: None }),
+        };
+        manager.call_of_machine(&call).unwrap()
+    };
+    let nonce = call(&own.public(), None, None, None).nonce;
+    assert!(manager.machines().unwrap().machines.is_empty(), "nobody has shown a key");
+    let key = Some(own.fingerprint());
+    let machine = NewMachine { mac: mac.to_owned(), name: None, groups: None, key };
+    manager.change_machines(&MachineChange::Add { machines: vec![machine] }).unwrap();
+    let work = Work::Capture { image: "web".to_owned() };
+    let machines = vec![mac.to_owned()];
+    let job = JobRequest { work, machines, disk: None, begins: 0, power: Power::Leave, window: 0 };
+    manager.give_job(&job).unwrap();
+    // A neighbour calls as that machine: without a signature, with its own, and with some that are none.
+    let attack = |job: Option<u64>| {
+        let nonce = call(&own.public(), None, job, job).nonce;
+        let other = call(&liar.public(), None, job, job).nonce;
+        for (key, signer, nonce) in
+            [(&liar, &liar, &other), (&own, &liar, &nonce), (&own, &own, &other), (&liar, &own, &other)]
+        {
+            let answer = call(&key.public(), Some((signer, nonce)), job, job);
+            assert!(matches!(answer.order, Order::Wait { .. }), "{answer:?}");
+        }
+    };
+    attack(None);
+    let Order::Work { job, secret: Some(_), .. } =
+        call(&own.public(), Some((&own, &nonce)), None, None).order
+    else {
+        panic!("the machine gets no job")
+    };
+    attack(Some(job));
+    // Its nonce is still good.
+    let beat = call(&own.public(), Some((&own, &nonce)), Some(job), None);
+    assert!(matches!(&beat.order, Order::Wait { why } if why == "at work"), "{beat:?}");
+    let status = manager.machines().unwrap().machines.remove(0);
+    assert_eq!(status.job.unwrap().stage, JobStage::Taken);
+    let (key, rival) = (status.key.unwrap(), status.rival.unwrap());
+    assert!(key.confirmed && key.fingerprint == own.fingerprint() && key.address.is_some(), "{key:?}");
+    assert_eq!(rival.fingerprint, liar.fingerprint());
+    call(&own.public(), Some((&own, &nonce)), None, Some(job));
+    assert_eq!(manager.machines().unwrap().machines[0].job.as_ref().unwrap().stage, JobStage::Done);
 }

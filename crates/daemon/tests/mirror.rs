@@ -1,7 +1,5 @@
 //! Tests a disk that runs from an image of a server, over HTTPS on loopback, also while the server cannot be reached.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +30,7 @@ fn start(repository: &Arc<Repository>, state: &Path, listen: SocketAddr) -> Serv
         places: Default::default(),
         netboot: None,
         agents: false,
+        strict: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),

@@ -1,8 +1,6 @@
 //! Tests boot profiles over HTTPS on loopback: the server stores and returns them, and passes reads between machines
 //! that start.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,6 +45,7 @@ fn start() -> Bench {
         places: Default::default(),
         netboot: None,
         agents: false,
+        strict: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),

@@ -1,13 +1,10 @@
 //! Tests over real connections on loopback which objects a token reaches.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use base::{Digest, ErrorKind};
 use image::ObjectRef;
 use net::client::Client;
 
-mod common;
-use common::{draft_of, start};
+use crate::common::{draft_of, start};
 
 #[test]
 fn objects_of_other_images_do_not_exist_to_a_token() {

@@ -1,7 +1,5 @@
 //! Tests an agent on the switch of a lab: real frames, real sockets of the kernel behind every port.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;

@@ -99,7 +99,7 @@ impl App {
             probes,
             publications: Publications::default(),
             reach: Reach::default(),
-            uploads: Uploads::default(),
+            uploads: Uploads::new(),
             reads: Reads::new(clock::epoch()),
             files,
             metrics: Metrics::new(),

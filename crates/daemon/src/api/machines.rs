@@ -23,16 +23,14 @@ use crate::authority::{Claims, Right};
 use crate::claims::TokenId;
 use crate::clock;
 use crate::event::Event;
-use crate::fleet::Task;
+use crate::fleet::{News, Task};
 use crate::listener::Peer;
 use crate::netboot::Boots;
 
-/// How long the token of a job lasts, in seconds; the fetch renews it.
+/// How long the token of a job lasts, in seconds; who works on the job renews it.
 const JOB_TOKEN_SECONDS: u64 = 3600;
 /// The same of the token that an attached disk keeps, which renews it while it runs.
 const DISK_TOKEN_SECONDS: u64 = 30 * 86_400;
-/// Bytes of a nonce.
-const NONCE_BYTES: usize = 32;
 
 fn boots(app: &App) -> Result<&Boots, Failure> {
     let text = "no machine asks this server what to do: start it with --netboot, or with --agents";
@@ -52,9 +50,11 @@ pub(super) async fn call(
 }
 
 fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<MachineAnswer, Failure> {
-    let mut nonce = [0; NONCE_BYTES];
-    getrandom::fill(&mut nonce).map_err(|_| Failure::internal("the server has no random numbers"))?;
-    let decision = boots(app)?.fleet.call(call, base::hex::encode(&nonce))?;
+    let (nonce, decision) = boots(app)?.fleet.call(call, peer.ip().to_canonical())?;
+    if let Some(News { fingerprint, what }) = decision.news {
+        let machine = call.facts.mac.clone();
+        (app.log)(&Event::MachineKey { machine, peer, fingerprint, what });
+    }
     let order = match decision.task {
         Task::Wait(why) => Order::Wait { why },
         Task::Start => Order::Start,
@@ -73,7 +73,7 @@ fn answer(app: &App, call: &MachineCall, peer: std::net::SocketAddr) -> Result<M
         }
     }
     let wake = decision.wake.iter().map(ToString::to_string).collect();
-    Ok(MachineAnswer { nonce: decision.nonce, again_ms: decision.again_ms, name: decision.name, order, wake })
+    Ok(MachineAnswer { nonce, again_ms: decision.again_ms, name: decision.name, order, wake })
 }
 
 /// A token for the image that `work` is about, and for nothing else.
@@ -128,6 +128,18 @@ pub(super) async fn change(
     app.blocking(move |app| Ok::<_, Failure>(boots(app)?.fleet.apply(&change)?)).await.map(Json)
 }
 
+/// `POST machines/changes/plan`.
+pub(super) async fn plan_change(
+    access: Access,
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Vec<MachineStatus>>, Failure> {
+    access.manages()?;
+    let change: MachineChange = body::receive_json(&app, &headers, body).await?;
+    app.blocking(move |app| Ok::<_, Failure>(boots(app)?.fleet.plan_change(&change)?)).await.map(Json)
+}
+
 /// `GET machines/{mac}/log`.
 pub(super) async fn log(
     access: Access,
@@ -148,27 +160,44 @@ pub(super) async fn give(
     access.manages()?;
     let request: JobRequest = body::receive_json(&app, &headers, body).await?;
     let give = move |app: &App| -> Result<JobsMade, Failure> {
-        let boots = boots(app)?;
-        // A name that means nothing is told now, not by thirty machines.
-        let work = match &request.work {
-            Work::Install { reference, after } => {
-                Work::Install { reference: meant(app, reference)?.0, after: *after }
-            }
-            Work::Put(put) if request.disk.is_some() => {
-                let (reference, root) = meant(app, &put.reference)?;
-                Work::Put(Put { reference, root, ..put.clone() })
-            }
-            Work::Put(_) => {
-                let text = "nothing says where hosts get the image (`disk`)";
-                return Err(Failure::new(ProblemKind::Invalid, text));
-            }
-            Work::Capture { image } => {
-                Work::Capture { image: image.parse::<ImageName>()?.as_str().to_owned() }
-            }
-            Work::Wipe | Work::Shell => request.work.clone(),
-        };
-        boots.check(request.power)?;
-        Ok(boots.fleet.give(&request, &work)?)
+        Ok(boots(app)?.fleet.give(&request, &checked(app, &request)?)?)
     };
     app.blocking(give).await.map(Json)
+}
+
+/// `POST jobs/plan`.
+pub(super) async fn plan_job(
+    access: Access,
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<JobsMade>, Failure> {
+    access.manages()?;
+    let request: JobRequest = body::receive_json(&app, &headers, body).await?;
+    let plan = move |app: &App| -> Result<JobsMade, Failure> {
+        Ok(boots(app)?.fleet.plan_job(&request, &checked(app, &request)?)?)
+    };
+    app.blocking(plan).await.map(Json)
+}
+
+/// The work of a request, with the version that is meant: a name that means nothing is told now, not by thirty
+/// machines.
+fn checked(app: &App, request: &JobRequest) -> Result<Work, Failure> {
+    let work = match &request.work {
+        Work::Install { reference, after } => {
+            Work::Install { reference: meant(app, reference)?.0, after: *after }
+        }
+        Work::Put(put) if request.disk.is_some() => {
+            let (reference, root) = meant(app, &put.reference)?;
+            Work::Put(Put { reference, root, ..put.clone() })
+        }
+        Work::Put(_) => {
+            let text = "nothing says where hosts get the image (`disk`)";
+            return Err(Failure::new(ProblemKind::Invalid, text));
+        }
+        Work::Capture { image } => Work::Capture { image: image.parse::<ImageName>()?.as_str().to_owned() },
+        Work::Wipe | Work::Shell => request.work.clone(),
+    };
+    boots(app)?.check(request.power)?;
+    Ok(work)
 }

@@ -62,8 +62,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/machines", get(machines::list))
         .route("/machines/call", post(machines::call))
         .route("/machines/changes", post(machines::change))
+        .route("/machines/changes/plan", post(machines::plan_change))
         .route("/machines/{mac}/log", get(machines::log))
         .route("/jobs", post(machines::give))
+        .route("/jobs/plan", post(machines::plan_job))
         .route("/torrents/{reference}", get(torrents::metainfo))
         .route("/status", get(status::status));
     Router::new()

@@ -237,10 +237,12 @@ impl Settings {
     /// Writes the settings to `folder`, atomically and durably.
     ///
     /// # Errors
-    /// `Io`.
+    /// `Invalid` if a path is not UTF-8; `Io`.
     pub fn keep(&self, folder: &Path) -> Result<()> {
         let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
-        let mut text = serde_json::to_vec_pretty(self).expect("settings are plain data");
+        let text = serde_json::to_vec_pretty(self);
+        let mut text = text
+            .map_err(|error| Error::from_source(ErrorKind::Invalid, "keep the settings of a disk", error))?;
         text.push(b'\n');
         let written = File::create(&new)
             .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))

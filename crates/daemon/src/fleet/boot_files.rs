@@ -224,7 +224,7 @@ mod tests {
         std::fs::write(folder.join("initrd.img"), "system").unwrap();
         std::fs::write(folder.join("secret"), "a key").unwrap();
         std::fs::write(folder.join(iso::NAME), iso::settings("").unwrap()).unwrap();
-        let watch = Watch { boot_time: Duration::ZERO, sees_systems: true };
+        let watch = Watch { boot_time: Duration::ZERO, sees_systems: true, strict: false };
         let site = Site {
             url: "https://10.0.0.1:7717".to_owned(),
             fingerprint: None,

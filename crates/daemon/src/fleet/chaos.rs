@@ -2,6 +2,7 @@
 //! each run from a seed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use base::Instant;
@@ -18,7 +19,7 @@ use super::table::Table;
 const MACHINES: u8 = 4;
 const SEEDS: u64 = 2000;
 const STEPS: u32 = 300;
-const WATCH: Watch = Watch { boot_time: Duration::from_secs(300), sees_systems: true };
+const WATCH: Watch = Watch { boot_time: Duration::from_secs(300), sees_systems: true, strict: false };
 
 /// A machine as it really is.
 #[derive(Default)]
@@ -28,8 +29,17 @@ struct Real {
     /// The job that it works on, and one that it has done and not told yet.
     work: Option<u64>,
     done: Option<u64>,
-    /// When the server heard it last.
+    /// When the server heard it last; 0 if it takes a liar for it since.
     heard: u64,
+    /// When a liar last pretended that it was started.
+    pretended: u64,
+}
+
+impl Real {
+    /// It loses what it had in memory.
+    fn restart(&mut self, key: Option<String>) {
+        *self = Self { key, heard: self.heard, pretended: self.pretended, ..Self::default() };
+    }
 }
 
 struct World {
@@ -55,6 +65,7 @@ impl World {
             mac: mac(index).to_string(),
             name: None,
             groups: Some(vec!["lab".to_owned()]),
+            key: None,
         });
         table.apply(&MachineChange::Add { machines: machines.collect() }, Instant::ZERO).unwrap();
         let machines = (0..MACHINES).map(|_| Real::default()).collect();
@@ -104,7 +115,7 @@ impl World {
             self.table.seen(mac(index), Step::System, now.at);
         }
         let key = ours.then(|| format!("key {}", self.keys));
-        self.machines[index] = Real { key, heard: self.machines[index].heard, ..Real::default() };
+        self.machines[index].restart(key);
         self.keep();
     }
 
@@ -126,11 +137,11 @@ impl World {
         let call = Call {
             facts: &facts,
             key,
+            from: IpAddr::from([10, 0, 0, 7]),
             outcome: outcome.as_ref(),
             working,
             progress: None,
             proven: true,
-            nonce: "n".into(),
         };
         let task = self.table.call(mac(index), call, self.now()).unwrap().task;
         self.keep();
@@ -153,22 +164,32 @@ impl World {
                 (machine.work, machine.done) = (Some(job.job), None);
             }
             Task::Start => return self.boot(index),
+            // Somebody took its place meanwhile. Its screen says what to do.
+            Task::Wait(why) if why.contains("start the machine from the network") => return self.boot(index),
             Task::Wait(why) if why.contains("another machine") => return,
             Task::Wait(_) => machine.done = None,
         }
         machine.heard = seconds;
     }
 
-    fn lying_call(&mut self, index: usize) {
+    /// A liar who pretends that the machine was started again gets its job after a minute of silence; another one
+    /// never does.
+    fn lying_call(&mut self, index: usize, pretends: bool) {
+        if pretends {
+            self.table.seen(mac(index), Step::Firmware, self.now().at);
+            self.machines[index].pretended = self.seconds;
+        }
         let task = self.call(index, "a liar's key", None, Some(self.given.len() as u64));
         let real = &mut self.machines[index];
         let silent = self.seconds - real.heard;
+        let is_taken_for_it = real.heard == 0 || real.pretended > real.heard && silent > 60;
         assert!(
-            !matches!(&task, Task::Work(job) if real.work == Some(job.job)) || silent > 60,
+            !matches!(&task, Task::Work(job) if real.work == Some(job.job)) || is_taken_for_it,
             "a liar gets the job that a machine works on, {silent} s after it called"
         );
         // The server takes it for the machine for a while: so the page on security says.
-        if !matches!(&task, Task::Wait(why) if why.contains("another machine")) {
+        if !matches!(&task, Task::Wait(why) if why.contains("another machine") || why.contains("another key"))
+        {
             real.heard = 0;
         }
     }
@@ -202,8 +223,11 @@ impl World {
             }
             62..74 => self.boot(index),
             // Its power is cut.
-            74..80 => self.machines[index] = Real { heard: self.machines[index].heard, ..Real::default() },
-            80..84 => self.lying_call(index),
+            74..80 => self.machines[index].restart(None),
+            80..84 => {
+                let pretends = chance.hits(500_000);
+                self.lying_call(index, pretends);
+            }
             84..88 => self.give(chance),
             88..90 => {
                 let machines = vec![mac(index).to_string()];

@@ -59,8 +59,19 @@ pub(super) trait Ledger: Send + Sync {
 pub(super) struct Redb(Database);
 
 impl Redb {
-    /// The database at `path`, made if it is missing. `Refused` if another process has it open.
+    /// The database at `path`, made the first time. `Refused` if it was made before and is missing: all machines would
+    /// be strangers, and their keys and jobs forgotten. Also `Refused` if another process has it open.
     pub(super) fn open(path: &Path) -> Result<Self> {
+        let mark = path.with_extension("made");
+        // An empty file is no database: a new one would be made in it.
+        if mark.exists() && path.metadata().map_or(0, |found| found.len()) == 0 {
+            let (table, mark) = (path.display(), mark.display());
+            let text = format!(
+                "the table of machines `{table}` is missing: put it back from a copy, or remove `{mark}` to begin with \
+                 an empty one, to which all machines are strangers"
+            );
+            return Err(Error::new(ErrorKind::Refused, text));
+        }
         // It says which machines there are, and who has admitted them: for its owner alone.
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
@@ -77,7 +88,12 @@ impl Redb {
                 };
                 Error::from_source(kind, format!("open the table of machines `{}`", path.display()), error)
             });
-        opened.map(Self)
+        let opened = opened?;
+        if !mark.exists() {
+            let marked = std::fs::write(&mark, b"");
+            marked.map_err(|error| Error::from_io(format!("write `{}`", mark.display()), error))?;
+        }
+        Ok(Self(opened))
     }
 
     /// A table, to read; `None` if nothing was ever written to it.
@@ -208,6 +224,16 @@ mod tests {
             assert_eq!(other.kind(), ErrorKind::Refused, "{other}");
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o077, 0, "for its owner alone");
         }
+        // A table that is missing is no empty one.
+        std::fs::rename(&path, folder.path().join("kept")).unwrap();
+        for is_emptied in [false, true] {
+            if is_emptied {
+                std::fs::write(&path, b"").unwrap();
+            }
+            let missing = Redb::open(&path).err().unwrap();
+            assert!(missing.kind() == ErrorKind::Refused && missing.to_string().contains("machines.made"));
+        }
+        std::fs::rename(folder.path().join("kept"), &path).unwrap();
         let ledger = Redb::open(&path).unwrap();
         assert_eq!((ledger.load().unwrap(), ledger.last_job().unwrap()), (vec![(one, named("c"))], 8));
     }

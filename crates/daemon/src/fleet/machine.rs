@@ -1,17 +1,20 @@
 //! What is kept of one machine, and what it is told.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result};
 use net::api::{JobOutcome, JobProgress, JobStage, JobStatus, MachineFacts, MachineStatus, Work};
 use net::mac::Mac;
+use net::machine_key::parse_fingerprint;
 use serde::{Deserialize, Serialize};
 
+use super::keys::{Held, Known, News, Rival};
 use super::silence::{Last, Watch};
 
 /// A machine that has said nothing for this long is away. It calls every few seconds.
-const SILENCE: Duration = Duration::from_secs(60);
+pub(super) const SILENCE: Duration = Duration::from_secs(60);
 /// A machine that waits has called within this time.
 const HERE: Duration = Duration::from_secs(10);
 /// How long a machine waits for a job.
@@ -65,12 +68,18 @@ pub(super) struct Record {
     pub groups: BTreeSet<String>,
     #[serde(default)]
     pub admitted: bool,
-    /// Its public key, since it called last.
+    /// The key of the system in memory that called last.
     #[serde(default)]
-    pub key: Option<String>,
-    /// That of its agent, which stays: the first one with which an agent called.
+    pub key: Option<Known>,
+    /// That of its agent, which stays once the machine was admitted.
     #[serde(default)]
-    pub agent_key: Option<String>,
+    pub agent_key: Option<Known>,
+    /// Fingerprint of the key that an administrator named, until it calls: nobody else is heard.
+    #[serde(default)]
+    pub named: Option<String>,
+    /// The job that was begun last, and with which key.
+    #[serde(default)]
+    pub held: Option<Held>,
     #[serde(default)]
     pub facts: Option<MachineFacts>,
     #[serde(default)]
@@ -83,10 +92,15 @@ pub(super) struct Record {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Machine {
     pub record: Record,
+    /// When anything was seen of it, which anybody may have pretended: it decides nothing.
     pub seen: Option<(Instant, Step)>,
-    /// When it last showed that it has its key.
-    pub called: Option<Instant>,
-    pub nonce: Option<String>,
+    /// When its firmware or boot loader was seen.
+    pub booted: Option<Instant>,
+    /// When it last showed that it has its key, and which one that was.
+    pub called: Option<(Instant, String)>,
+    /// When the key last called with which its job was begun.
+    pub worked: Option<Instant>,
+    pub rival: Option<Rival>,
     /// Since when it waits in our system with nothing to do.
     pub idle: Option<Instant>,
     /// What was seen last, and when, if more is to come.
@@ -101,6 +115,8 @@ pub(super) struct Machine {
 pub(super) struct Call<'a> {
     pub facts: &'a MachineFacts,
     pub key: &'a str,
+    /// Where it calls from.
+    pub from: IpAddr,
     pub outcome: Option<&'a JobOutcome>,
     /// The job that it works on already, and needs no order for.
     pub working: Option<u64>,
@@ -108,14 +124,20 @@ pub(super) struct Call<'a> {
     pub progress: Option<&'a JobProgress>,
     /// Whether it signed the nonce of the answer before.
     pub proven: bool,
-    /// What it is to sign next.
-    pub nonce: String,
+}
+
+/// What holds for all machines when one calls.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    /// Whether who calls is admitted.
+    pub is_open: bool,
+    /// Whether a job begins only with a key that an administrator has confirmed.
+    pub strict: bool,
 }
 
 /// What a machine is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Decision {
-    pub nonce: String,
     pub again_ms: u64,
     pub name: Option<String>,
     pub task: Task,
@@ -125,6 +147,8 @@ pub(crate) struct Decision {
     pub ended: Option<Work>,
     /// The machines that it is to wake on its network.
     pub wake: Vec<Mac>,
+    /// What the log is to say of its key.
+    pub news: Option<News>,
 }
 
 /// What a machine is to do.
@@ -136,20 +160,17 @@ pub(crate) enum Task {
 }
 
 impl Machine {
-    /// What it is told; `None` if it has to show first that it has its key.
+    /// What it is told, which has shown that it has its key.
     pub(super) fn call(
         &mut self,
         mac: Mac,
         call: &Call<'_>,
-        is_open: bool,
+        rules: Rules,
         hold: Option<String>,
         now: Now,
-    ) -> Option<Task> {
-        if !call.proven {
-            return None;
-        }
-        if let Some(why) = self.stranger(mac, call, is_open, now) {
-            return Some(Task::Wait(why));
+    ) -> Task {
+        if let Some(why) = self.hear(mac, call, rules, now) {
+            return Task::Wait(why);
         }
         let own = self.record.job.as_ref().map(|job| job.job);
         // What an administrator will see of it is a word.
@@ -159,13 +180,13 @@ impl Machine {
         if call.working.is_some() && call.working != own {
             // It fell silent, and meanwhile the job was taken back, or another one given.
             self.expected = own.map(|_| (now.at, Last::Wait));
-            return Some(Task::Wait("a job that was taken back is still at work".to_owned()));
+            return Task::Wait("a job that was taken back is still at work".to_owned());
         }
-        let runs = call.facts.runs;
-        let Some(job) = &mut self.record.job else { return Some(self.idle(now.at, runs)) };
-        if let Some(outcome) =
-            call.outcome.filter(|outcome| outcome.job == job.job && job.stage == JobStage::Taken)
-        {
+        let (runs, begun_by) = (call.facts.runs, self.record.begun_by().map(str::to_owned));
+        let Some(job) = &mut self.record.job else { return self.idle(now.at, runs) };
+        if let Some(outcome) = call.outcome.filter(|outcome| {
+            outcome.job == job.job && job.stage == JobStage::Taken && begun_by.as_deref() == Some(call.key)
+        }) {
             job.stage = if outcome.failure.is_some() { JobStage::Failed } else { JobStage::Done };
             job.reason = outcome
                 .failure
@@ -173,66 +194,74 @@ impl Machine {
                 .map(|why| why[..why.floor_char_boundary(TEXT_BYTES_MAX)].to_owned());
         }
         if job.is_early(now.unix) {
-            return Some(Task::Wait(format!("the job `{}` begins in {} s", job.work, job.begins - now.unix)));
+            return Task::Wait(format!("the job `{}` begins in {} s", job.work, job.begins - now.unix));
         }
         self.idle = None;
-        if job.is_open() && job.work.is_for_agents() != runs {
-            return Some(self.elsewhere());
+        if job.is_open() {
+            return match job.work.is_for_agents() == runs {
+                true => self.begin(call, rules, hold, now),
+                false => self.elsewhere(),
+            };
         }
-        if job.stage == JobStage::Queued {
-            self.arrived = self.arrived.filter(|(with, _)| *with == job.with).or(Some((job.with, now.at)));
-            if let Some(why) = hold {
-                self.expected = Some((now.at, Last::Wait));
-                return Some(Task::Wait(why));
-            }
-        }
-        Some(match job.stage {
-            JobStage::Queued | JobStage::Taken | JobStage::Lost => {
-                (job.stage, job.reason) = (JobStage::Taken, None);
-                match call.working == Some(job.job) {
-                    true => Task::Wait("at work".to_owned()),
-                    false => Task::Work(Box::new(job.clone())),
-                }
-            }
-            JobStage::Done | JobStage::Back if job.work.ends_with_start() && runs => {
-                job.stage = JobStage::Back;
-                Task::Wait(NOTHING.to_owned())
-            }
-            JobStage::Done | JobStage::Back if job.work.ends_with_start() => {
-                self.expected = Some((now.at, Last::Start));
-                Task::Start
-            }
-            JobStage::Done | JobStage::Back => Task::Wait(format!("the job `{}` is done", job.work)),
+        match job.stage {
             JobStage::Failed => {
                 Task::Wait(format!("the job failed: {}", job.reason.as_deref().unwrap_or("no word")))
             }
-        })
+            _ if job.work.ends_with_start() && runs => {
+                job.stage = JobStage::Back;
+                Task::Wait(NOTHING.to_owned())
+            }
+            _ if job.work.ends_with_start() => {
+                self.expected = Some((now.at, Last::Start));
+                Task::Start
+            }
+            _ => Task::Wait(format!("the job `{}` is done", job.work)),
+        }
     }
 
-    /// Why it gets no job, whatever there is; `None` if it was admitted and is the one that was.
-    fn stranger(&mut self, mac: Mac, call: &Call<'_>, is_open: bool, now: Now) -> Option<String> {
-        if call.facts.runs {
-            let known = self.record.agent_key.get_or_insert_with(|| call.key.to_owned());
-            if known != call.key {
-                let what = "an agent with another key called from this card before";
-                return Some(format!("{what}: diskcast hosts remove {mac}, if it is gone"));
-            }
+    /// What it is told that has a job which is still to be done.
+    fn begin(&mut self, call: &Call<'_>, rules: Rules, hold: Option<String>, now: Now) -> Task {
+        let begun_by = self.record.begun_by();
+        let has_begun = begun_by.is_some();
+        let why = if begun_by == Some(call.key) { None } else { self.unconfirmed(call, rules) };
+        let Some(job) = &mut self.record.job else { return Task::Wait(NOTHING.to_owned()) };
+        if !has_begun {
+            // One that was missed while it booted is there after all.
+            (job.stage, job.reason) = (JobStage::Queued, None);
         }
-        // A machine draws a new key at each boot. While one with the old key is at work, another one lies.
-        let is_new = self.record.key.as_deref() != Some(call.key);
-        if is_new && self.record.key.is_some() && !self.is_silent(now.at) {
-            let text = "another machine with this address of a network card is at work";
-            return Some(text.to_owned());
+        if why.is_none() && !has_begun {
+            self.arrived = self.arrived.filter(|(with, _)| *with == job.with).or(Some((job.with, now.at)));
         }
-        if is_new {
-            self.idle = None;
+        if let Some(why) = why.or(hold.filter(|_| !has_begun)) {
+            self.expected = Some((now.at, Last::Wait));
+            return Task::Wait(why);
         }
-        self.record.key = Some(call.key.to_owned());
-        (self.called, self.expected) = (Some(now.at), None);
-        self.record.facts = Some(call.facts.clone());
-        self.record.admitted |= is_open;
-        let what = "an administrator must admit this machine";
-        (!self.record.admitted).then(|| format!("{what}: diskcast hosts admit {mac}"))
+        (job.stage, job.reason) = (JobStage::Taken, None);
+        let job = job.clone();
+        self.hold(job.job, call, now.at);
+        match call.working == Some(job.job) {
+            true => Task::Wait("at work".to_owned()),
+            false => Task::Work(Box::new(job)),
+        }
+    }
+
+    /// It was seen in a step of its boot, which anybody can pretend: that changes what is expected, and nothing else.
+    pub(super) fn sighted(&mut self, step: Step, now: Instant) {
+        self.seen = Some((now, step));
+        if matches!(step, Step::Firmware | Step::Loader) {
+            self.booted = Some(now);
+        }
+        let Some(job) = &self.record.job else { return };
+        // Once for each job: a system with an address of its own never shows itself.
+        let comes_back = job.work.ends_with_start() && job.reason.is_none();
+        let last = match (step, job.stage) {
+            (Step::System, JobStage::Done) => None,
+            (Step::Firmware | Step::Loader, JobStage::Done) if comes_back => Some(Last::Start),
+            (Step::Firmware, JobStage::Queued | JobStage::Lost) => Some(Last::Firmware),
+            (Step::Loader, JobStage::Queued | JobStage::Lost) => Some(Last::Loader),
+            _ => return,
+        };
+        self.expected = last.map(|last| (now, last));
     }
 
     /// What a machine does that has no job: it waits for one for a while, then starts from its disk, unless it has.
@@ -264,12 +293,12 @@ impl Machine {
 
     /// Whether it called just now.
     pub(super) fn is_here(&self, now: Instant) -> bool {
-        self.called.is_some_and(|called| now.since(called) < HERE)
+        self.called.as_ref().is_some_and(|(called, _)| now.since(*called) < HERE)
     }
 
     /// Whether an administrator admitted it, and its own agent has this key.
     pub(super) fn is_agent_with(&self, key: &str) -> bool {
-        self.record.admitted && self.record.agent_key.as_deref() == Some(key)
+        self.record.admitted && self.record.agent_key.as_ref().is_some_and(|known| known.public == key)
     }
 
     /// `Refused` if it is at work.
@@ -283,8 +312,9 @@ impl Machine {
         }
     }
 
+    /// Whether nothing is heard any more of the key with which its job was begun.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
-        self.called.is_none_or(|called| now.since(called) > SILENCE)
+        self.worked.is_none_or(|worked| now.since(worked) > SILENCE)
     }
 
     /// Why it counts as lost from now on, if it does: nothing came that was expected.
@@ -317,8 +347,13 @@ impl Machine {
             name: self.record.name.clone(),
             groups: self.record.groups.iter().cloned().collect(),
             admitted: self.record.admitted,
+            called_seconds_ago: self.called.as_ref().map(|(called, _)| now.since(*called).as_secs()),
             seen_seconds_ago: self.seen.map(|(seen, _)| now.since(seen).as_secs()),
             seen_in: self.seen.map(|(_, step)| step.name().to_owned()),
+            key: self.record.key.as_ref().map(Known::status),
+            agent_key: self.record.agent_key.as_ref().map(Known::status),
+            rival: self.rival(now).map(|rival| rival.known.status()),
+            named_key: self.record.named.clone(),
             facts: self.record.facts.clone(),
             job: self.record.job.clone(),
             progress: self.progress.clone(),
@@ -334,6 +369,7 @@ pub(super) fn is_name(text: &str) -> bool {
         && !text.starts_with('-')
         && !text.ends_with('-')
         && text.parse::<Mac>().is_err()
+        && parse_fingerprint(text).is_none()
 }
 
 /// `Invalid` if a machine says more of itself than a machine has to say.

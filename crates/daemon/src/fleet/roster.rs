@@ -1,6 +1,6 @@
 //! The table of machines of a running server: every change is durable before anybody learns of it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use base::{Error, ErrorKind, Result};
 use net::api::{JobRequest, JobsMade, MachineCall, MachineChange, MachineLog, MachineStatus, Machines, Work};
 use net::clock::Clock;
 use net::mac::Mac;
-use net::machine_key::is_proof;
 use net::netboot::LeaseBook;
 use parking_lot::Mutex;
 
 use super::ledger::{Ledger, Redb};
 use super::machine::{Call, Decision, Now, Step};
+use super::nonces::Nonces;
 use super::silence::Watch;
 use super::table::{Swept, Table};
 use crate::clock;
@@ -27,6 +27,7 @@ pub(crate) struct Fleet {
     table: Mutex<Table>,
     ledger: Box<dyn Ledger>,
     clock: Clock,
+    nonces: Nonces,
 }
 
 impl Fleet {
@@ -36,7 +37,8 @@ impl Fleet {
         let ledger = Redb::open(&state.join("machines.redb"))?;
         let clock = Clock::start();
         let table = Table::of(ledger.load()?, ledger.last_job()?, watch, clock.now());
-        Ok(Arc::new(Self { table: Mutex::new(table), ledger: Box::new(ledger), clock }))
+        let nonces = Nonces::draw()?;
+        Ok(Arc::new(Self { table: Mutex::new(table), ledger: Box::new(ledger), clock, nonces }))
     }
 
     /// Changes the table by `work`, and makes the change durable before anybody learns of it.
@@ -64,29 +66,26 @@ impl Fleet {
         Ok(done)
     }
 
-    /// A machine asks what to do. `nonce` is new.
-    pub(crate) fn call(&self, call: &MachineCall, nonce: String) -> Result<Decision> {
+    /// A machine asks what to do, from the address `from`. Returns also what it is to sign next. `Invalid` if its key
+    /// is none.
+    pub(crate) fn call(&self, call: &MachineCall, from: IpAddr) -> Result<(String, Decision)> {
         let mac: Mac = call.facts.mac.parse()?;
-        let spelled = mac.to_string();
-        self.change(|table| {
-            let proven = match (table.nonce(mac), &call.signature) {
-                (Some(nonce), Some(signature)) => is_proof(&call.key, nonce, &spelled, signature),
-                _ => false,
-            };
-            let MachineCall { facts, key, outcome, working, progress, .. } = call;
-            let (outcome, progress) = (outcome.as_ref(), progress.as_ref());
-            let call = Call { facts, key, outcome, working: *working, progress, proven, nonce };
-            table.call(mac, call, self.now())
-        })
+        let key = base::hex::decode::<32>(&call.key).map(|key| base::hex::encode(&key)).ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, "the key of a machine has 64 hexadecimal digits")
+        })?;
+        let now = self.now();
+        let signature = call.signature.as_ref();
+        let proven = signature.is_some_and(|signature| self.nonces.is_proof(mac, &key, signature, now.at));
+        let MachineCall { facts, outcome, working, progress, .. } = call;
+        let (outcome, progress) = (outcome.as_ref(), progress.as_ref());
+        let call = Call { facts, key: &key, from, outcome, working: *working, progress, proven };
+        let decision = self.change(|table| table.call(mac, call, now))?;
+        Ok((self.nonces.nonce(mac, &key, now.at), decision))
     }
 
     /// A machine was seen in a step of its boot.
     pub(crate) fn seen(&self, mac: Mac, step: Step) {
-        // What is only seen is not kept, but for a job that has ended.
-        let _ = self.change(|table| {
-            table.seen(mac, step, self.clock.now());
-            Ok(())
-        });
+        self.table.lock().seen(mac, step, self.clock.now());
     }
 
     /// Whether firmware of this machine is to start our system, and not its disk.
@@ -117,6 +116,22 @@ impl Fleet {
     /// Gives machines a job. `work` has the version that was meant.
     pub(crate) fn give(&self, request: &JobRequest, work: &Work) -> Result<JobsMade> {
         self.change_or_nothing(|table| table.give(request, work, self.clock.now()))
+    }
+
+    /// Does `work` with a copy of the table: nothing changes.
+    fn plan<T>(&self, work: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
+        let mut copy = self.table.lock().clone();
+        work(&mut copy)
+    }
+
+    /// What [`Self::apply`] would return.
+    pub(crate) fn plan_change(&self, change: &MachineChange) -> Result<Vec<MachineStatus>> {
+        self.plan(|table| table.apply(change, self.clock.now()))
+    }
+
+    /// What [`Self::give`] would return.
+    pub(crate) fn plan_job(&self, request: &JobRequest, work: &Work) -> Result<JobsMade> {
+        self.plan(|table| table.give(request, work, self.clock.now()))
     }
 
     /// Names machines of which nothing is heard any more, and such as are to boot; what can't be kept is named next
@@ -204,14 +219,15 @@ mod tests {
     #[test]
     fn what_could_not_be_kept_has_not_happened() {
         let clock = Clock::start();
-        let watch = Watch { boot_time: Duration::from_secs(60), sees_systems: true };
+        let watch = Watch { boot_time: Duration::from_secs(60), sees_systems: true, strict: false };
         let table = Table::of(Full.load().unwrap(), 0, watch, clock.now());
-        let fleet = Fleet { table: Mutex::new(table), ledger: Box::new(Full), clock };
+        let nonces = Nonces::draw().unwrap();
+        let fleet = Fleet { table: Mutex::new(table), ledger: Box::new(Full), clock, nonces };
         let machines = vec!["*".to_owned()];
         let request =
             JobRequest { work: Work::Wipe, machines, disk: None, begins: 0, power: Power::Wake, window: 0 };
         assert_eq!(fleet.give(&request, &Work::Wipe).unwrap_err().kind(), ErrorKind::Full);
-        let new = NewMachine { mac: "02:00:00:00:00:09".to_owned(), name: None, groups: None };
+        let new = NewMachine { mac: "02:00:00:00:00:09".to_owned(), name: None, groups: None, key: None };
         assert!(fleet.apply(&MachineChange::Add { machines: vec![new] }).is_err());
         let listed = fleet.list().machines;
         assert!(listed.len() == 1 && listed[0].job.is_none(), "{listed:?}");

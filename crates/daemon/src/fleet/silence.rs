@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use base::units::show_seconds;
 
-/// What the server can notice.
+/// What the server can notice, and how much it believes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watch {
     /// How long a machine may show nothing while it boots.
     pub boot_time: Duration,
     /// Whether it sees the DHCP requests of the systems on the machines' disks.
     pub sees_systems: bool,
+    /// Whether a job begins only with a key that an administrator has confirmed.
+    pub strict: bool,
 }
 
 /// What was seen of a machine last, when more is to come.

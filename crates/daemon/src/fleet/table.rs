@@ -3,21 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Instant, Result};
-use net::api::{
-    JobRequest, JobStage, JobStatus, JobsMade, MACHINE, MachineChange, MachineStatus, Machines, NewMachine,
-    Power, Work,
-};
+use base::{Instant, Result};
+use net::api::{JobStage, JobStatus, MachineStatus, Machines, Power};
 use net::mac::Mac;
 
-use super::machine::{Call, Decision, Machine, Now, Record, Step, Task, check, is_name};
+use super::machine::{Call, Decision, Machine, Now, Record, Rules, Step, Task, check};
 use super::silence::{Last, Watch};
 use super::wakes::Wakes;
 
-/// Most machines in the table.
-const MACHINES_MAX: usize = 10_000;
-/// Most of these that nobody has admitted: anybody on the network can call.
+/// Most machines that were admitted.
+pub(super) const MACHINES_MAX: usize = 10_000;
+/// Most machines that nobody has admitted. Anybody on the network can call: the newest ones are kept.
 const STRANGERS_MAX: usize = 1000;
+/// How long one of these is kept that is silent.
+const STRANGER_TIME: Duration = Duration::from_secs(24 * 3600);
 /// When the next call of a machine is due: with nothing to do, and after a first call, which proves nothing yet.
 const AGAIN: Duration = Duration::from_secs(3);
 const AT_ONCE: Duration = Duration::from_millis(10);
@@ -35,11 +34,11 @@ pub(crate) struct Swept {
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     watch: Watch,
-    machines: BTreeMap<Mac, Machine>,
-    open_until: Instant,
-    last_job: u64,
-    changed: BTreeSet<Mac>,
-    wakes: Wakes,
+    pub(super) machines: BTreeMap<Mac, Machine>,
+    pub(super) open_until: Instant,
+    pub(super) last_job: u64,
+    pub(super) changed: BTreeSet<Mac>,
+    pub(super) wakes: Wakes,
 }
 
 impl Table {
@@ -50,18 +49,21 @@ impl Table {
         let known = records.iter().filter_map(|(_, record)| Some(record.job.as_ref()?.job)).max();
         let last_job = last_job.max(known.unwrap_or_default());
         let machine = |record: Record| {
-            let called = record.job.as_ref().filter(|job| job.stage == JobStage::Taken).map(|_| now);
+            let is_taken = record.job.as_ref().is_some_and(|job| job.stage == JobStage::Taken);
+            let called = record.begun_by().filter(|_| is_taken).map(|key| (now, key.to_owned()));
             let is_woken = |job: &&JobStatus| job.stage == JobStage::Queued && record.woken == Some(job.job);
             let expected = record.job.as_ref().filter(is_woken).map(|_| (now, Last::Power));
-            Machine { called, expected, record, ..Machine::default() }
+            Machine { called, worked: is_taken.then_some(now), expected, record, ..Machine::default() }
         };
-        let machines = records.into_iter().map(|(mac, record)| (mac, machine(record))).collect();
+        // Tables of before have strangers, too. They call again.
+        let (admitted, strangers): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|(_, record)| record.admitted);
         Self {
             watch,
-            machines,
+            machines: admitted.into_iter().map(|(mac, record)| (mac, machine(record))).collect(),
             open_until: Instant::ZERO,
             last_job,
-            changed: BTreeSet::new(),
+            changed: strangers.into_iter().map(|(mac, _)| mac).collect(),
             wakes: Wakes::default(),
         }
     }
@@ -76,100 +78,80 @@ impl Table {
         self.changed.extend(changed.iter().map(|(mac, _)| *mac));
     }
 
-    /// The records that have changed since the last call, `None` for those that are gone.
+    /// The records that have changed since the last call, `None` for those that are gone. What strangers say is not
+    /// kept: they can be as many as they like.
     pub(super) fn take_changed(&mut self) -> Vec<(Mac, Option<Record>)> {
         let changed = std::mem::take(&mut self.changed);
-        changed
-            .into_iter()
-            .map(|mac| (mac, self.machines.get(&mac).map(|machine| machine.record.clone())))
-            .collect()
+        let record = |mac| match self.machines.get(&mac) {
+            Some(machine) => machine.record.admitted.then(|| (mac, Some(machine.record.clone()))),
+            None => Some((mac, None)),
+        };
+        changed.into_iter().filter_map(record).collect()
     }
 
-    /// What the next call of a machine must sign.
-    pub(super) fn nonce(&self, mac: Mac) -> Option<&str> {
-        self.machines.get(&mac)?.nonce.as_deref()
+    /// How many machines were admitted.
+    pub(super) fn admitted(&self) -> usize {
+        self.machines.values().filter(|machine| machine.record.admitted).count()
     }
 
-    /// The entry of a machine; a stranger gets one if there is room.
-    fn entry(&mut self, mac: Mac) -> Option<&mut Machine> {
+    /// The entry of a machine. A stranger takes the place of the one that is silent for longest, if there are many.
+    fn entry(&mut self, mac: Mac) -> &mut Machine {
         if !self.machines.contains_key(&mac) {
-            let strangers = self.machines.values().filter(|machine| !machine.record.admitted).count();
-            if self.machines.len() >= MACHINES_MAX || strangers >= STRANGERS_MAX {
-                return None;
+            let strangers = || self.machines.iter().filter(|(_, machine)| !machine.record.admitted);
+            if strangers().count() >= STRANGERS_MAX {
+                let oldest = strangers().min_by_key(|(_, machine)| machine.seen.map(|(seen, _)| seen));
+                let oldest = oldest.map(|(mac, _)| *mac);
+                oldest.and_then(|oldest| self.machines.remove(&oldest));
             }
         }
-        Some(self.machines.entry(mac).or_default())
+        self.machines.entry(mac).or_default()
     }
 
     /// A machine was seen in a step of its boot, which anybody can pretend.
     pub(super) fn seen(&mut self, mac: Mac, step: Step, now: Instant) {
         // A system that boots from its disk and is none of ours makes no entry.
-        if step == Step::System && !self.machines.contains_key(&mac) {
-            return;
-        }
-        let Some(machine) = self.entry(mac) else { return };
-        machine.seen = Some((now, step));
-        let job = machine.record.job.as_ref();
-        let stage = job.map(|job| job.stage);
-        // Once for each job: a system with an address of its own never shows itself.
-        let comes_back = job.is_some_and(|job| job.work.ends_with_start() && job.reason.is_none());
-        let (stage, last) = match (step, stage) {
-            (Step::System, Some(JobStage::Done)) => (JobStage::Back, None),
-            (Step::Firmware | Step::Loader, Some(JobStage::Done)) if comes_back => {
-                (JobStage::Done, Some(Last::Start))
-            }
-            (Step::Firmware, Some(JobStage::Queued | JobStage::Lost)) => {
-                (JobStage::Queued, Some(Last::Firmware))
-            }
-            (Step::Loader, Some(JobStage::Queued | JobStage::Lost)) => (JobStage::Queued, Some(Last::Loader)),
-            _ => return,
-        };
-        machine.expected = last.map(|last| (now, last));
-        let Some(job) = machine.record.job.as_mut() else { return };
-        if job.stage != stage {
-            (job.stage, job.reason) = (stage, None);
-            self.changed.insert(mac);
+        if step != Step::System || self.machines.contains_key(&mac) {
+            self.entry(mac).sighted(step, now);
         }
     }
 
-    /// A machine calls. `Invalid` if it says more than a machine has to say; `Full` if the table is.
+    /// A machine calls. One that has not shown that it has its key changes nothing, and is to call again. `Invalid` if
+    /// it says more than a machine has to say.
     pub(super) fn call(&mut self, mac: Mac, call: Call<'_>, now: Now) -> Result<Decision> {
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         check(call.facts)?;
-        let is_open = now.at < self.open_until;
+        if !call.proven {
+            let (again_ms, task) = (milliseconds(AT_ONCE), Task::Wait("one moment".to_owned()));
+            let (name, ended, wake, news) = (None, None, Vec::new(), None);
+            return Ok(Decision { again_ms, name, task, again: false, ended, wake, news });
+        }
+        let is_open = now.at < self.open_until && self.admitted() < MACHINES_MAX;
+        let rules = Rules { is_open, strict: self.watch.strict };
         let hold = self.hold(mac, now.at);
-        let machine = self.entry(mac).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Full,
-                "the server's table of machines is full: remove some (diskcast hosts)",
-            )
-        })?;
-        machine.seen = Some((now.at, Step::Agent));
-        machine.nonce = Some(call.nonce.clone());
+        let machine = self.entry(mac);
         let before = machine.record.clone();
-        let (task, again) = match machine.call(mac, &call, is_open, hold, now) {
-            Some(task) => (task, AGAIN),
-            None => (Task::Wait("one moment".to_owned()), AT_ONCE),
-        };
-        let again_ms = u64::try_from(again.as_millis()).unwrap_or(u64::MAX);
+        let task = machine.call(mac, &call, rules, hold, now);
+        let why = if let Task::Wait(why) = &task { why } else { "" };
+        let news = machine.news(&before, &call, why, now.at);
         let stage = |record: &Record| record.job.as_ref().map(|job| job.stage);
         let ended = stage(&before) == Some(JobStage::Taken)
             && [Some(JobStage::Done), Some(JobStage::Failed)].contains(&stage(&machine.record));
         let work = machine.record.job.as_ref().map(|job| job.work.clone());
         let ended = work.filter(|_| ended);
         let name = machine.record.name.clone();
-        let again = stage(&before) != Some(JobStage::Queued);
-        let network =
-            call.facts.network.as_deref().filter(|_| call.proven && machine.is_agent_with(call.key));
+        let again = before.begun_by().is_some();
+        let network = call.facts.network.as_deref().filter(|_| machine.is_agent_with(call.key));
         if machine.record != before {
             self.changed.insert(mac);
         }
         let wake = network.map(|network| self.wakes.take(network, now.at)).unwrap_or_default();
-        Ok(Decision { nonce: call.nonce, again_ms, name, task, again, ended, wake })
+        Ok(Decision { again_ms: milliseconds(AGAIN), name, task, again, ended, wake, news })
     }
 
     /// Why a machine has to wait for others that got the same job: so that they begin together, and share what is sent.
     fn hold(&self, mac: Mac, now: Instant) -> Option<String> {
-        let waits = |job: &&JobStatus| job.window > 0 && job.stage == JobStage::Queued;
+        let waits =
+            |job: &&JobStatus| job.window > 0 && [JobStage::Queued, JobStage::Lost].contains(&job.stage);
         let own = self.machines.get(&mac)?.record.job.as_ref().filter(waits)?;
         let of_group = |machine: &&Machine| {
             machine.record.job.as_ref().is_some_and(|job| job.with == own.with && job.window > 0)
@@ -231,155 +213,14 @@ impl Table {
         Machines { machines, open_seconds: self.open_until.since(now).as_secs() }
     }
 
-    /// An administrator's change. Returns the machines that it is about.
-    pub(super) fn apply(&mut self, change: &MachineChange, now: Instant) -> Result<Vec<MachineStatus>> {
-        let about = match change {
-            MachineChange::Add { machines } => self.add(machines)?,
-            MachineChange::Admit { machines } => {
-                let macs = self.meant(machines)?;
-                for mac in &macs {
-                    self.record(*mac).admitted = true;
-                }
-                macs
-            }
-            MachineChange::Remove { machines } => {
-                let macs = self.meant(machines)?;
-                let gone = macs.iter().map(|mac| self.machines[mac].status(*mac, now)).collect();
-                for mac in macs {
-                    self.machines.remove(&mac);
-                    self.wakes.drop(mac);
-                    self.changed.insert(mac);
-                }
-                return Ok(gone);
-            }
-            MachineChange::Cancel { machines } => self.cancel(machines)?,
-            MachineChange::Open { seconds } => {
-                self.open_until = now + Duration::from_secs(*seconds);
-                BTreeSet::new()
-            }
-        };
-        Ok(about.into_iter().map(|mac| self.machines[&mac].status(mac, now)).collect())
-    }
-
-    fn record(&mut self, mac: Mac) -> &mut Record {
-        self.changed.insert(mac);
-        &mut self.machines.entry(mac).or_default().record
-    }
-
-    fn add(&mut self, machines: &[NewMachine]) -> Result<BTreeSet<Mac>> {
-        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
-        let macs = machines.iter().map(|machine| machine.mac.parse()).collect::<Result<Vec<Mac>>>()?;
-        if self.machines.len() + macs.len() > MACHINES_MAX {
-            return invalid(format!("the table holds {MACHINES_MAX} machines at most"));
-        }
-        // Everything is checked before anything is changed.
-        let mut names: BTreeMap<&str, Mac> = self
-            .machines
-            .iter()
-            .filter_map(|(mac, machine)| Some((machine.record.name.as_deref()?, *mac)))
-            .collect();
-        for (machine, mac) in machines.iter().zip(&macs) {
-            for text in machine.name.iter().chain(machine.groups.iter().flatten()) {
-                if !is_name(text) {
-                    return invalid(format!(
-                        "`{text}` is no name: it has letters, digits and `-`, 63 at most"
-                    ));
-                }
-            }
-            if let Some(name) = &machine.name
-                && let Some(other) = names.insert(name, *mac).filter(|other| other != mac)
-            {
-                return invalid(format!("`{name}` is the name of {other}, too"));
-            }
-        }
-        for (machine, mac) in machines.iter().zip(&macs) {
-            let record = self.record(*mac);
-            record.admitted = true;
-            if machine.name.is_some() {
-                record.name.clone_from(&machine.name);
-            }
-            if let Some(groups) = &machine.groups {
-                record.groups = groups.iter().cloned().collect();
-            }
-        }
-        Ok(macs.into_iter().collect())
-    }
-
-    /// The machines that these words mean: a name, an address, a group, or `*` for all. `NotFound` if a word means
-    /// none.
-    fn meant(&self, words: &[String]) -> Result<BTreeSet<Mac>> {
-        let mut meant = BTreeSet::new();
-        for word in words {
-            let mac = word.parse::<Mac>().ok();
-            let fits = |(at, machine): &(&Mac, &Machine)| {
-                word == "*"
-                    || Some(**at) == mac
-                    || machine.record.name.as_ref() == Some(word)
-                    || machine.record.groups.contains(word)
-            };
-            let found: Vec<Mac> = self.machines.iter().filter(fits).map(|(mac, _)| *mac).collect();
-            if found.is_empty() {
-                return Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!("no machine and no group is called `{word}`"),
-                ));
-            }
-            meant.extend(found);
-        }
-        Ok(meant)
-    }
-
-    /// Takes jobs back. `Refused`, with nothing changed, if a machine is at work.
-    fn cancel(&mut self, words: &[String]) -> Result<BTreeSet<Mac>> {
-        let macs = self.meant(words)?;
-        for mac in &macs {
-            self.machines[mac].check_free(*mac)?;
-        }
-        for mac in &macs {
-            self.record(*mac).job = None;
-            self.wakes.drop(*mac);
-        }
-        Ok(macs)
-    }
-
-    /// Gives machines a job; `work` has the version that was meant. `Refused`, with nothing changed, if one of them was
-    /// not admitted, or is at work.
-    pub(super) fn give(&mut self, request: &JobRequest, work: &Work, now: Instant) -> Result<JobsMade> {
-        let macs = self.meant(&request.machines)?;
-        for mac in &macs {
-            let machine = &self.machines[mac];
-            machine.check_free(*mac)?;
-            if !machine.record.admitted {
-                let name = machine.called_by(*mac);
-                let text = format!("{name} was not admitted: diskcast hosts admit {mac}");
-                return Err(Error::new(ErrorKind::Refused, text));
-            }
-        }
-        let with = self.last_job + 1;
-        for mac in &macs {
-            self.last_job += 1;
-            let (work, disk) = of_machine(work, request.disk.as_deref(), &self.machines[mac].called_by(*mac));
-            let job = JobStatus {
-                job: self.last_job,
-                work,
-                disk,
-                begins: request.begins,
-                power: request.power,
-                with,
-                window: request.window,
-                stage: JobStage::Queued,
-                reason: None,
-            };
-            self.record(*mac).job = Some(job);
-            self.machines.entry(*mac).or_default().expected = None;
-        }
-        let machines = macs.into_iter().map(|mac| self.machines[&mac].status(mac, now)).collect();
-        Ok(JobsMade { work: work.clone(), machines })
-    }
-
-    /// Finds machines of which nothing is heard any more, and such as are to boot; each once.
+    /// Finds machines of which nothing is heard any more, and such as are to boot; each once. Strangers that are
+    /// silent for long are forgotten.
     pub(super) fn sweep(&mut self, now: Now) -> Swept {
         let mut swept = Swept::default();
+        self.machines.retain(|_, machine| {
+            let is_there = machine.seen.is_some_and(|(seen, _)| now.at.since(seen) < STRANGER_TIME);
+            machine.record.admitted || is_there
+        });
         for (mac, machine) in &mut self.machines {
             let is_silent = machine.is_silent(now.at);
             let Some(job) = &mut machine.record.job else { continue };
@@ -406,13 +247,5 @@ impl Table {
         self.changed.extend(swept.lost.iter().map(|(mac, _)| mac));
         self.changed.extend(swept.due.iter().map(|(mac, _)| mac));
         swept
-    }
-}
-
-/// The work and the target of one machine, which `name` means.
-fn of_machine(work: &Work, disk: Option<&str>, name: &str) -> (Work, Option<String>) {
-    match work {
-        Work::Put(put) => (Work::Put(put.of_machine(name)), disk.map(|target| target.replace(MACHINE, name))),
-        work => (work.clone(), disk.map(str::to_owned)),
     }
 }

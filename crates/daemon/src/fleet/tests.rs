@@ -1,14 +1,18 @@
 //! Tests what machines are told, with the time as an argument.
 
 mod agents;
+mod keys;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use base::{ErrorKind, Instant};
 use net::api::{
-    After, DiskFacts, JobOutcome, JobRequest, JobStage, MachineChange, MachineFacts, NewMachine, Power, Work,
+    After, DiskFacts, JobOutcome, JobRequest, JobStage, MachineChange, MachineFacts, NewMachine,
+    PROVES_NOTHING_MS, Power, Work,
 };
 use net::mac::Mac;
+use net::machine_key::fingerprint;
 
 use super::machine::{Call, Decision, Now, Step, Task};
 use super::silence::Watch;
@@ -17,7 +21,8 @@ use super::table::{Swept, Table};
 const ONE: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 const TWO: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 
-const WATCH: Watch = Watch { boot_time: Duration::from_secs(300), sees_systems: true };
+const WATCH: Watch = Watch { boot_time: Duration::from_secs(300), sees_systems: true, strict: false };
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
 
 fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
@@ -53,9 +58,12 @@ fn decided(
     outcome: Option<&JobOutcome>,
     seconds: u64,
 ) -> base::Result<Decision> {
-    let (working, progress) = (None, None);
-    let call = Call { facts, key, outcome, working, progress, proven: true, nonce: "n".into() };
-    table.call(facts.mac.parse()?, call, now(seconds))
+    table.call(facts.mac.parse()?, Call { outcome, ..call(facts, key) }, now(seconds))
+}
+
+/// A call of a machine that has shown that it has `key`.
+fn call<'a>(facts: &'a MachineFacts, key: &'a str) -> Call<'a> {
+    Call { facts, key, from: HERE, outcome: None, working: None, progress: None, proven: true }
 }
 
 fn words(list: &[&str]) -> Vec<String> {
@@ -105,8 +113,10 @@ fn a_machine_is_admitted_gets_its_job_once_and_starts_from_its_disk() {
     assert_eq!(stage(&table, ONE), JobStage::Done);
     table.seen(ONE, Step::Firmware, at(8));
     assert_eq!(stage(&table, ONE), JobStage::Done);
+    // Its system shows itself, or somebody who pretends that.
     table.seen(ONE, Step::System, at(9));
-    assert_eq!(stage(&table, ONE), JobStage::Back);
+    assert_eq!(stage(&table, ONE), JobStage::Done);
+    assert_eq!(table.list(at(9)).machines[0].seen_in.as_deref(), Some("system"));
 }
 
 #[test]
@@ -115,17 +125,9 @@ fn who_has_no_proof_or_another_key_gets_nothing() {
     admit_new(&mut table);
     deploy(&mut table, &["one"], 1).unwrap();
     let facts = facts(ONE);
-    let unproven = Call {
-        facts: &facts,
-        key: "k",
-        outcome: None,
-        working: None,
-        progress: None,
-        proven: false,
-        nonce: "n".into(),
-    };
+    let unproven = Call { proven: false, ..call(&facts, "k") };
     let decision = table.call(ONE, unproven, now(2)).unwrap();
-    assert!(matches!(decision.task, Task::Wait(_)) && table.nonce(ONE) == Some("n"));
+    assert!(matches!(decision.task, Task::Wait(_)) && decision.again_ms < PROVES_NOTHING_MS);
     assert!(matches!(told(&mut table, ONE, "k", None, 3), Task::Work(_)));
     // While it is at work, another machine says that it is the same one: it gets no token, and ends no job.
     let job = table.list(at(3)).machines[0].job.as_ref().unwrap().job;
@@ -134,6 +136,7 @@ fn who_has_no_proof_or_another_key_gets_nothing() {
     assert!(why.contains("another machine"), "{why}");
     assert_eq!(stage(&table, ONE), JobStage::Taken);
     // After a while of silence it may have been started again, with a new key.
+    table.seen(ONE, Step::Firmware, at(50));
     assert!(matches!(told(&mut table, ONE, "new", None, 100), Task::Work(_)));
 }
 
@@ -145,8 +148,7 @@ fn a_machine_at_work_gets_no_second_order_and_only_its_own_word_ends_a_job() {
     let Task::Work(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
     let facts = facts(ONE);
     let mut say = |outcome: Option<&JobOutcome>, working: Option<u64>, proven: bool, seconds: u64| {
-        let call =
-            Call { facts: &facts, key: "k", outcome, working, progress: None, proven, nonce: "n".into() };
+        let call = Call { outcome, working, proven, ..call(&facts, "k") };
         let decision = table.call(ONE, call, now(seconds)).unwrap();
         (decision.task, decision.ended.is_some())
     };
@@ -166,6 +168,7 @@ fn admit_new(table: &mut Table) {
         mac: mac.to_string(),
         name: Some(name.to_owned()),
         groups: Some(vec!["lab".to_owned()]),
+        key: None,
     };
     let machines = vec![machine(ONE, "one"), machine(TWO, "two")];
     table.apply(&MachineChange::Add { machines }, at(0)).unwrap();
@@ -185,6 +188,7 @@ fn a_machine_that_falls_silent_is_named_once_and_goes_on_later() {
     assert_eq!(table.sweep(now(71)), Swept::default());
     assert_eq!((stage(&table, ONE), stage(&table, TWO)), (JobStage::Lost, JobStage::Taken));
     assert!(table.boots_ours(ONE, 0));
+    table.seen(ONE, Step::Firmware, at(79));
     assert!(matches!(told(&mut table, ONE, "after a restart", None, 80), Task::Work(_)));
     assert_eq!(stage(&table, ONE), JobStage::Taken);
 }
@@ -223,12 +227,12 @@ fn a_machine_that_vanishes_while_it_boots_is_named_once_with_its_step() {
             "{swept:?}"
         );
         assert_eq!((stage(&table, ONE), table.sweep(now(9999))), (JobStage::Lost, Swept::default()));
-        // It boots after all: it is not lost any more, and goes on.
+        // It boots after all. Anybody can pretend that; it is not lost any more when it calls, and goes on.
         table.seen(ONE, Step::Firmware, at(10_000));
-        assert_eq!(stage(&table, ONE), JobStage::Queued);
-        assert!(table.list(at(10_000)).machines[0].job.as_ref().unwrap().reason.is_none());
+        assert_eq!(stage(&table, ONE), JobStage::Lost);
         told(&mut table, TWO, "k", None, 10_001);
         assert!(matches!(told(&mut table, ONE, "k", None, 10_002), Task::Work(_)));
+        assert!(table.list(at(10_002)).machines[0].job.as_ref().unwrap().reason.is_none());
         assert_eq!(lost(&table.sweep(now(10_003))), []);
     }
 }
@@ -287,11 +291,11 @@ fn a_machine_that_does_not_come_back_is_named() {
         let swept = table.sweep(now(341));
         // A server that sees no requests of systems on disks knows nothing of them.
         assert_eq!(lost(&swept), if sees_systems { vec![ONE] } else { vec![] });
-        assert_eq!((stage(&table, ONE), stage(&table, TWO)), (JobStage::Done, JobStage::Back));
+        assert_eq!((stage(&table, ONE), stage(&table, TWO)), (JobStage::Done, JobStage::Done));
         assert!(!table.boots_ours(ONE, 341), "it is not installed again");
         table.seen(ONE, Step::System, at(400));
-        assert_eq!(stage(&table, ONE), JobStage::Back);
-        assert!(table.list(at(400)).machines[0].job.as_ref().unwrap().reason.is_none());
+        assert_eq!(stage(&table, ONE), JobStage::Done, "anybody can pretend that");
+        assert_eq!(table.list(at(400)).machines[0].seen_in.as_deref(), Some("system"));
     }
 }
 
@@ -333,13 +337,25 @@ fn an_open_window_admits_for_a_time_and_strangers_do_not_fill_the_table() {
             number.to_be_bytes()[3],
         ])
     };
+    assert_eq!(table.take_changed().len(), 1, "what strangers say is not kept");
     for number in 0..2000 {
         table.seen(mac(number), Step::Firmware, at(71));
     }
     assert!(table.list(at(71)).machines.len() <= 1001);
-    let refused = decided(&mut table, &facts(mac(1999)), "k", None, 72);
-    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Full);
+    // The newest ones are kept, and nobody has to make room for them by hand.
+    assert!(matches!(told(&mut table, mac(2000), "k", None, 72), Task::Wait(why) if why.contains("admit")));
     assert_eq!(told(&mut table, ONE, "k", None, 73), Task::Wait("nothing to do".into()));
+    let has = |table: &Table, mac: Mac| {
+        table.list(at(73)).machines.iter().any(|machine| machine.mac == mac.to_string())
+    };
+    assert!(has(&table, ONE) && has(&table, mac(2000)) && has(&table, mac(1999)) && !has(&table, mac(0)));
+    assert!(table.take_changed().iter().all(|(mac, _)| *mac == ONE));
+    // They are forgotten after a day, or when an administrator says so.
+    let mut later = table.clone();
+    later.sweep(now(71 + 24 * 3600));
+    assert_eq!(later.list(at(0)).machines.len(), 2, "one called later than the others");
+    assert_eq!(table.apply(&MachineChange::RemoveStrangers, at(74)).unwrap().len(), 1000);
+    assert_eq!(table.list(at(74)).machines.len(), 1);
 }
 
 #[test]
@@ -352,6 +368,7 @@ fn an_administrators_mistakes_change_nothing() {
             mac: "52:54:00:00:00:09".into(),
             name: Some(name.to_owned()),
             groups: None,
+            key: None,
         }],
     };
     for (name, kind) in [("one", ErrorKind::Invalid), ("a b", ErrorKind::Invalid), ("", ErrorKind::Invalid)] {
@@ -403,6 +420,11 @@ fn jobs_of_all_kinds_end_as_they_should() {
     {
         let seconds = 10 * u64::try_from(number).unwrap();
         table.give(&request(work.clone(), &["one"]), &work, at(seconds)).unwrap();
+        if work.writes() {
+            let Task::Wait(why) = told(&mut table, ONE, "k", None, seconds) else { panic!("it may publish") };
+            assert!(why.contains("confirm") && why.contains(&fingerprint("k")), "{why}");
+            admit(&mut table, &[&fingerprint("k")]);
+        }
         let Task::Work(job) = told(&mut table, ONE, "k", None, seconds + 1) else { panic!("no job") };
         assert_eq!(job.work, work);
         let done = JobOutcome { job: job.job, failure: None, log: None };

@@ -219,14 +219,17 @@ impl KeptImages {
         Ok(true)
     }
 
-    /// Removes what was fetched in part by programs that are gone.
+    /// Removes what was fetched in part by programs that are gone. What an overlay needs is no such part, also if its
+    /// record is missing: machines would lose their disks.
     fn remove_parts(&self) -> Result<()> {
+        let overlays = Overlay::all(&self.folder)?;
         for key in names(&self.folder.join("images"))? {
             let place = self.place(&key);
             let lock = self.lock(&key)?;
             let is_ours = is_locked(lock.try_lock()).map_err(|error| io_error("lock", &place, error))?;
             let old = clock::unix_seconds().saturating_sub(PART_SECONDS);
-            if is_ours && about(&place)?.is_none() && modified(&place)? < old {
+            let needed = overlays.iter().any(|overlay| overlay.key == key && overlay.needs_image());
+            if is_ours && !needed && about(&place)?.is_none() && modified(&place)? < old {
                 std::fs::remove_dir_all(&place).map_err(|error| io_error("remove", &place, error))?;
             }
         }

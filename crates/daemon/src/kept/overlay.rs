@@ -1,5 +1,6 @@
 //! Overlays over kept images, and what they need.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use base::{Digest, Error, Result};
@@ -18,6 +19,30 @@ pub(super) struct Overlay {
     target: PathBuf,
     /// The image beside it, by the name that the QCOW2 has of it; none if they lie on two filesystems.
     beside: Option<PathBuf>,
+    /// The filesystem that it lies on; unknown of those made by earlier versions.
+    #[serde(default)]
+    filesystem: Option<Filesystem>,
+}
+
+/// A filesystem, by its device, which may have another number after a restart, and by the id that it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Filesystem {
+    device: u64,
+    id: u64,
+}
+
+impl Filesystem {
+    /// The one that the nearest folder above `path` lies on.
+    fn of(path: &Path) -> Option<Self> {
+        let there = path.ancestors().skip(1).find(|folder| folder.is_dir())?;
+        let device = there.metadata().ok()?.dev();
+        let id = rustix::fs::statvfs(there).map_or(0, |found| found.f_fsid);
+        Some(Self { device, id })
+    }
+
+    fn is(self, other: Self) -> bool {
+        self.device == other.device || (self.id == other.id && self.id != 0)
+    }
 }
 
 impl Overlay {
@@ -37,7 +62,8 @@ impl Overlay {
             // Two filesystems, or one without a second name.
             Err(_) => (None, false),
         };
-        let overlay = Self { key: key.to_owned(), target, beside };
+        let filesystem = Filesystem::of(&target);
+        let overlay = Self { key: key.to_owned(), target, beside, filesystem };
         let base = overlay.beside.as_deref().unwrap_or(image);
         // Known before it exists: nobody may take away what it needs.
         let made = lay_over(base, (&overlay.target, there), geometry, || overlay.note(folder));
@@ -77,13 +103,19 @@ impl Overlay {
 
     /// Whether it needs the image in the cache: it has no name of its own for it, and is not gone.
     pub(super) fn needs_image(&self) -> bool {
-        self.beside.is_none() && !is_gone(&self.target)
+        self.beside.is_none() && !self.is_gone()
+    }
+
+    /// Whether its file is gone; not if its filesystem is not mounted.
+    fn is_gone(&self) -> bool {
+        let is_there = |own: Filesystem| Filesystem::of(&self.target).is_some_and(|now| now.is(own));
+        is_gone(&self.target) && self.filesystem.is_none_or(is_there)
     }
 
     /// Forgets it if its file is gone, and the image beside it; not if an overlay there needs that, such as this one by
     /// another name.
     pub(super) fn forget_if_gone(&self, folder: &Path) -> Result<()> {
-        if !is_gone(&self.target) {
+        if !self.is_gone() {
             return Ok(());
         }
         if let Some(beside) = self.beside.as_ref().filter(|beside| !is_gone(beside)) {

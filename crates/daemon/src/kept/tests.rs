@@ -100,6 +100,41 @@ fn an_overlay_keeps_what_it_needs() {
 }
 
 #[test]
+fn an_overlay_on_a_disk_that_is_not_mounted_keeps_its_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
+    let datastore = folder.path().join("datastore");
+    std::fs::create_dir(&datastore).unwrap();
+    let target = datastore.join("disk.0");
+    fill(&kept, 1).overlay(&kept, &target, None, There::Nothing).unwrap();
+    // As on two filesystems: nothing is beside it, and it has the image in the cache alone.
+    let records = std::fs::read_dir(folder.path().join("kept/overlays")).unwrap();
+    let record = records.map(|entry| entry.unwrap().path()).next().unwrap();
+    let own: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    let note = |filesystem: serde_json::Value| {
+        let mut about = own.clone();
+        (about["beside"], about["filesystem"]) = (serde_json::Value::Null, filesystem);
+        std::fs::write(&record, about.to_string()).unwrap();
+    };
+    let nothing = Bounds { size: 0, keep_free: 0 };
+    std::fs::remove_file(datastore.join(format!(".diskcast-{}", key(1)))).unwrap();
+    std::fs::remove_dir_all(&datastore).unwrap();
+    // Its folder is gone, as that of a machine that was removed; but something else is mounted there.
+    note(serde_json::json!({"device": u64::MAX, "id": u64::MAX}));
+    assert!(kept.clean(nothing).unwrap().is_empty());
+    // An image whose record was lost is no part of a fetch that ended.
+    let place = kept.place(&key(1));
+    let about = std::fs::read(place.join("about.json")).unwrap();
+    std::fs::remove_file(place.join("about.json")).unwrap();
+    std::fs::File::open(&place).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(10)).unwrap();
+    kept.clean(nothing).unwrap();
+    assert!(place.join("disk.raw").exists());
+    std::fs::write(place.join("about.json"), about).unwrap();
+    note(own["filesystem"].clone());
+    assert_eq!(kept.clean(nothing).unwrap(), ["image1@1"], "now it is gone");
+}
+
+#[test]
 fn a_second_attempt_takes_nothing_from_a_machine() {
     let folder = tempfile::tempdir().unwrap();
     let kept = KeptImages::open(&folder.path().join("kept")).unwrap();

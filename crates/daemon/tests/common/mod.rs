@@ -41,6 +41,7 @@ pub(crate) fn start_at(tls: bool, location: &Location) -> Bench {
         places: Default::default(),
         netboot: None,
         agents: false,
+        strict: false,
         public: Default::default(),
         torrent: None,
         log: Arc::new(|_| {}),

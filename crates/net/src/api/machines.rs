@@ -1,9 +1,15 @@
 //! Machines that boot from the network or run an agent: what they say of themselves, what they are told to do, and the
 //! table that an administrator sees.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use super::deploy::Put;
+
+/// A machine whose answer says that it is to call again sooner than this repeats its call at once, with a signature
+/// under the new nonce.
+pub const PROVES_NOTHING_MS: u64 = 1000;
 
 /// What a machine's signature begins with.
 const PROOF_DOMAIN: &[u8] = b"diskcast machine 1\0";
@@ -99,7 +105,7 @@ pub struct JobOutcome {
 pub struct MachineAnswer {
     /// What the next call signs, 64 hexadecimal digits.
     pub nonce: String,
-    /// Milliseconds until the next call is due.
+    /// Milliseconds until the next call is due; below [`PROVES_NOTHING_MS`] if this one had no valid signature.
     pub again_ms: u64,
     /// The name that the machine has in the table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -185,6 +191,9 @@ pub struct After {
     /// Whether it gets an identity of its own, and the machine's name.
     #[serde(default)]
     pub own: bool,
+    /// Whether that goes on even if files that can't be changed name old identifiers.
+    #[serde(default)]
+    pub accept_stale_ids: bool,
     /// Whether its last partition grows.
     #[serde(default)]
     pub grow: bool,
@@ -267,6 +276,12 @@ pub struct JobStatus {
 }
 
 impl Work {
+    /// Whether it changes the repository.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        matches!(self, Self::Capture { .. })
+    }
+
     /// Whether its machine starts from its disk in the end.
     #[must_use]
     pub fn ends_with_start(&self) -> bool {
@@ -310,12 +325,28 @@ pub struct MachineStatus {
     pub groups: Vec<String>,
     /// Whether an administrator admitted it.
     pub admitted: bool,
-    /// Seconds since it was seen; none if it never was since the server started.
+    /// Seconds since it called, and showed that it has its key; none if it never did since the server started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called_seconds_ago: Option<u64>,
+    /// Seconds since anything was seen of its card; none if nothing was since the server started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_seconds_ago: Option<u64>,
-    /// The step of the boot in which it was seen: `firmware`, `loader`, `agent`, `system`.
+    /// The step of the boot in which that was: `firmware`, `loader`, `system`, which anybody can pretend, or `agent`,
+    /// which is its own call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen_in: Option<String>,
+    /// The key by which it is known while it runs the system in memory; a new one at each boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyStatus>,
+    /// The key of its agent, which stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_key: Option<KeyStatus>,
+    /// The key of another one that calls with its card, and gets nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rival: Option<KeyStatus>,
+    /// Fingerprint of the key that an administrator named for it and that has not called yet: nobody else is heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named_key: Option<String>,
     /// What it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<MachineFacts>,
@@ -325,6 +356,23 @@ pub struct MachineStatus {
     /// How far that is, as an agent said last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<JobProgress>,
+}
+
+/// A key with which somebody calls as a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyStatus {
+    /// Its fingerprint, as the machine shows it on its console.
+    pub fingerprint: String,
+    /// Since when it calls, in seconds since 1970; 0 if that is not known.
+    pub since: u64,
+    /// Where it called from last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// Whether an administrator named it.
+    pub confirmed: bool,
+    /// Whether it went on with a job that another key had begun.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub followed: bool,
 }
 
 /// The answer to `GET /api/v1/machines`.
@@ -356,14 +404,16 @@ pub enum MachineChange {
     },
     /// Admits machines that have called.
     Admit {
-        /// Names, addresses or `*`.
+        /// Names, addresses, fingerprints of keys, which confirms these, or `*` for all that wait.
         machines: Vec<String>,
     },
     /// Forgets machines.
     Remove {
-        /// Names, addresses or groups.
+        /// Names, addresses, groups, or `*` for all that were admitted.
         machines: Vec<String>,
     },
+    /// Forgets all machines that nobody admitted.
+    RemoveStrangers,
     /// Takes jobs back that no machine works on.
     Cancel {
         /// Names, addresses or groups.
@@ -387,6 +437,9 @@ pub struct NewMachine {
     /// Its groups; none to leave them as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<String>>,
+    /// Fingerprint of its key: nobody with another one is this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// The body of `POST /api/v1/jobs`: gives machines a job.

@@ -24,9 +24,9 @@ pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, St
 pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
 pub(crate) use machines::proof_text;
 pub use machines::{
-    After, DiskFacts, JobOutcome, JobProgress, JobRequest, JobStage, JobStatus, JobsMade, MachineAnswer,
-    MachineCall, MachineChange, MachineFacts, MachineLog, MachineStatus, Machines, NewMachine, Order, Power,
-    Work,
+    After, DiskFacts, JobOutcome, JobProgress, JobRequest, JobStage, JobStatus, JobsMade, KeyStatus,
+    MachineAnswer, MachineCall, MachineChange, MachineFacts, MachineLog, MachineStatus, Machines, NewMachine,
+    Order, PROVES_NOTHING_MS, Power, Work,
 };
 pub use probes::{ProbeGrant, ProbeRequest, ProbeView};
 pub use problem::{Problem, ProblemKind};

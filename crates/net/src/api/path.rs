@@ -62,6 +62,11 @@ pub(crate) fn machine_changes() -> String {
     format!("{PREFIX}/machines/changes")
 }
 
+/// `POST`: what a change of the table would do.
+pub(crate) fn machine_change_plans() -> String {
+    format!("{PREFIX}/machines/changes/plan")
+}
+
 /// `GET`: what a machine's console showed of its last job.
 pub(crate) fn machine_log(mac: &str) -> String {
     format!("{PREFIX}/machines/{mac}/log")
@@ -71,6 +76,11 @@ pub(crate) fn machine_log(mac: &str) -> String {
 #[must_use]
 pub fn jobs() -> String {
     format!("{PREFIX}/jobs")
+}
+
+/// `POST`: what giving machines a job would do.
+pub(crate) fn job_plans() -> String {
+    format!("{PREFIX}/jobs/plan")
 }
 
 /// `GET`: all images.

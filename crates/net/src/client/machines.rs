@@ -39,12 +39,28 @@ impl Client {
         self.json(Method::POST, &api::path::machine_changes(), json(change))
     }
 
+    /// What [`Self::change_machines`] would return. Nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Self::change_machines`].
+    pub fn plan_change(&self, change: &MachineChange) -> Result<Vec<MachineStatus>> {
+        self.json(Method::POST, &api::path::machine_change_plans(), json(change))
+    }
+
     /// Gives machines a job.
     ///
     /// # Errors
     /// `Refused`, with nothing changed, if one of them may not have it; as [`Self::machines`].
     pub fn give_job(&self, request: &JobRequest) -> Result<JobsMade> {
         self.json(Method::POST, &api::path::jobs(), json(request))
+    }
+
+    /// What [`Self::give_job`] would return. Nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Self::give_job`].
+    pub fn plan_job(&self, request: &JobRequest) -> Result<JobsMade> {
+        self.json(Method::POST, &api::path::job_plans(), json(request))
     }
 
     /// What the console of the machine with the card `mac` showed of its last job that ended.

@@ -269,7 +269,7 @@ enum News {
 
 fn news(number: u64, machine: &MachineStatus) -> News {
     let Some(job) = machine.job.as_ref().filter(|job| job.job == number) else { return News::Gone };
-    let calls = machine.seen_seconds_ago.is_some_and(|seconds| seconds <= SILENT_SECONDS);
+    let calls = machine.called_seconds_ago.is_some_and(|seconds| seconds <= SILENT_SECONDS);
     match (job.stage, &machine.progress) {
         (JobStage::Done | JobStage::Back, _) => News::Done,
         (JobStage::Failed, _) => News::Failed(job.reason.clone().unwrap_or_default()),
@@ -320,7 +320,7 @@ mod tests {
         job.extend(serde_json::to_value(&work).unwrap().as_object().unwrap().clone());
         let machine = serde_json::json!({ "mac": "52:54:00:00:00:01", "admitted": true, "job": job });
         let machine: MachineStatus = serde_json::from_value(machine).unwrap();
-        MachineStatus { seen_seconds_ago: seen, progress, ..machine }
+        MachineStatus { called_seconds_ago: seen, progress, ..machine }
     }
 
     #[test]

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use base::Digest;
 
-use super::private;
 use crate::clock::{Clock, Stop};
 
 /// How often it is looked whether others are still on the way.
@@ -34,16 +33,10 @@ pub(super) struct OnTheWay {
 }
 
 impl Meeting {
-    /// Where the programs of this user meet that bring the version whose root is `image`. Who has arrived waits for
-    /// the others for `window` at most.
-    ///
-    /// # Errors
-    /// If there is no folder for it that only this user can write.
-    pub fn of(image: Digest, window: Duration) -> io::Result<Self> {
-        Ok(Self::in_folder(private::folder_for("meetings")?, image, window))
-    }
-
-    fn in_folder(folder: PathBuf, image: Digest, window: Duration) -> Self {
+    /// Where the programs of this user meet that bring the version whose root is `image`: in `folder`, which only this
+    /// user can write. Who has arrived waits for the others for `window` at most.
+    #[must_use]
+    pub fn of(folder: PathBuf, image: Digest, window: Duration) -> Self {
         Self { folder, image: image.to_hex()[..NAME_DIGITS].to_owned(), window }
     }
 
@@ -103,7 +96,7 @@ mod tests {
     #[test]
     fn who_has_arrived_waits_for_those_on_the_way_and_for_nobody_else() {
         let folder = tempfile::tempdir().unwrap();
-        let meeting = |image: &[u8]| Meeting::in_folder(folder.path().to_owned(), Digest::of(image), LONG);
+        let meeting = |image: &[u8]| Meeting::of(folder.path().to_owned(), Digest::of(image), LONG);
         let (one, other) = (meeting(b"one"), meeting(b"other"));
         let _elsewhere = other.set_out().unwrap();
         one.wait(&Stop::new());
@@ -128,11 +121,11 @@ mod tests {
     fn a_stop_and_the_window_end_the_wait() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_owned();
-        let meeting = Meeting::in_folder(path.clone(), Digest::of(b"image"), LONG);
+        let meeting = Meeting::of(path.clone(), Digest::of(b"image"), LONG);
         let _hangs = meeting.set_out().unwrap();
         let stop = Stop::new();
         stop.stop();
         meeting.wait(&stop);
-        Meeting::in_folder(path, Digest::of(b"image"), Duration::ZERO).wait(&Stop::new());
+        Meeting::of(path, Digest::of(b"image"), Duration::ZERO).wait(&Stop::new());
     }
 }

@@ -5,7 +5,6 @@ mod agents;
 mod attempt;
 mod ending;
 mod meeting;
-mod private;
 mod program;
 mod set;
 mod ssh;

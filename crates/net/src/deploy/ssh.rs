@@ -4,8 +4,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::private;
-
 /// Options that make ssh fail where it would ask or wait: it has no terminal.
 const OPTIONS: &[&str] = &[
     "BatchMode=yes",
@@ -43,12 +41,13 @@ pub struct Address {
 
 impl Ssh {
     /// By `client`, which is `ssh` with options, where hosts run `program`: `diskcast`, or where it is there. With
-    /// `sudo`, which must not ask, if the user there needs it.
+    /// `sudo`, which must not ask, if the user there needs it. Connections stay if there is a folder for their
+    /// `sockets`, which only this user can write.
     #[must_use]
-    pub fn new(client: &str, program: String, sudo: bool) -> Self {
+    pub fn new(client: &str, program: String, sudo: bool, sockets: Option<PathBuf>) -> Self {
         let client: Vec<String> = client.split_whitespace().map(str::to_owned).collect();
-        let stays = version(&client).is_some_and(|version| version >= FIRST_THAT_LETS_GO);
-        let sockets = if stays { private::folder_for("ssh").ok() } else { None };
+        let lets_go = || version(&client).is_some_and(|version| version >= FIRST_THAT_LETS_GO);
+        let sockets = sockets.filter(|_| lets_go());
         Self { client, program, sudo, sockets }
     }
 
@@ -123,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_host_is_no_option() {
-        let ssh = Ssh::new("ssh -i key", "diskcast".into(), true);
+        let ssh = Ssh::new("ssh -i key", "diskcast".into(), true, None);
         let address =
             Address { host: "-oProxyCommand=evil".into(), user: Some("admin".into()), port: Some(22) };
         let command = ssh.command(&address);

@@ -68,6 +68,7 @@ impl Version {
             parent: None,
             copied: None,
             commit: None,
+            made: None,
             members: Vec::new(),
             root: captured.root,
             chunk_bytes: captured.layout.chunk.bytes(),

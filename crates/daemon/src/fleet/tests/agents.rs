@@ -53,6 +53,7 @@ fn an_agent_takes_jobs_for_its_system_and_leaves_others_to_the_one_that_boots() 
     // Somebody switched it off and on: its own system must not keep the job in hand.
     assert!(matches!(told_agent(&mut table, None, 2290).0, Task::Wait(_)));
     assert_eq!(stage(&table, ONE), JobStage::Lost);
+    table.seen(ONE, Step::Firmware, at(2380));
     assert!(matches!(told(&mut table, ONE, "boots again", None, 2390), Task::Work(_)));
     let done = JobOutcome { job: job.job, failure: None, log: None };
     assert_eq!(told(&mut table, ONE, "boots again", Some(&done), 2391), Task::Start);

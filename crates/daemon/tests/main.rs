@@ -1,0 +1,10 @@
+//! All tests of the crate from outside, in one program. One room of it, or one test, runs by its name:
+//! `cargo test --workspace --test daemon reach::`.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod api;
+mod common;
+mod hostile;
+mod mirror;
+mod profiles;
+mod reach;
