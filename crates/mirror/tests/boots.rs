@@ -1,6 +1,5 @@
 //! Boot profiles of a disk: known chunks are prefetched, and the chunks that a machine reads while it boots are
 //! recorded.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,19 +1,15 @@
 //! Commits of running disks: on top of their base, merged with other writers, interrupted and repeated.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
-
-mod common;
-
 use std::cell::Cell;
 use std::time::Duration;
 
 use base::{Chance, Error, ErrorKind, Result};
-use common::far::{Breaks, Far};
-use common::{CHUNK, Place, all, options, stamp};
 use mirror::{CommitOptions, Durability, Mirror, Onto, Served};
 use parking_lot::Mutex;
 use store::{ImageName, Reference, Stamp};
+
+use crate::common::far::{Breaks, Far};
+use crate::common::{CHUNK, Place, all, options, stamp};
 
 const SIZE: u64 = 40 * CHUNK + 1536;
 

@@ -1,17 +1,13 @@
 //! Attached disks with real files and a real repository, compared with plain vectors of bytes.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Chance, ErrorKind};
-use common::{CHUNK, DEAD, FLIPS, GONE, GOOD, Moody, Place, all, options, source, stamp};
 use mirror::{CommitOptions, Durability, Mirror, MirrorOptions, Served, Space};
 use store::{CACHE_BYTES_MIN, Cache, CacheSetting};
+
+use crate::common::{CHUNK, DEAD, FLIPS, GONE, GOOD, Moody, Place, all, options, source, stamp};
 
 const SIZE: u64 = 40 * CHUNK + 1536;
 

@@ -1,12 +1,6 @@
 //! A mounted repository as programs see it. The tests need /dev/fuse, and some of them root: the machine that tests
 //! this crate has both.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
-
-mod common;
-mod fuse_common;
-
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -14,9 +8,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::Chance;
-use common::{CHUNK, DEAD, GOOD, Moody, Place, source, stamp};
-use fuse_common::{Loop, Mount, open, run};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, seek};
+
+use crate::common::{CHUNK, DEAD, GOOD, Moody, Place, source, stamp};
+use crate::fuse_common::{Loop, Mount, open, run};
 
 const SIZE: u64 = 40 * CHUNK;
 /// Error numbers of Linux.

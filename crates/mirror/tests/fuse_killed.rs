@@ -1,11 +1,5 @@
 //! The process of a mount is killed without warning, while writers record which writes were acknowledged.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
-
-mod common;
-mod fuse_common;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
@@ -15,10 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use base::Chance;
-use common::{CHUNK, Place};
-use fuse_common::{Mount, open};
 use mirror::Source;
 use store::{Location, Repository};
+
+use crate::common::{CHUNK, Place};
+use crate::fuse_common::{Mount, open};
 
 const SIZE: u64 = 32 * CHUNK;
 const WRITERS: u64 = 3;
@@ -41,7 +36,7 @@ fn mounter() {
 
 fn start(folder: &Path) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "mounter", "--nocapture"])
+        .args(["--exact", "fuse_killed::mounter", "--nocapture"])
         .env(FOLDER, folder)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -1,19 +1,15 @@
 //! A daemon is killed without warning under a load that is verified: no acknowledged write may be lost.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-#![allow(clippy::cast_possible_truncation, reason = "images of tests fit memory")]
-
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use base::Chance;
-use common::{CHUNK, Place, options};
 use mirror::{Durability, Mirror, MirrorOptions, Served, Source};
 use store::{Location, Repository};
+
+use crate::common::{CHUNK, Place, options};
 
 const SIZE: u64 = 64 * CHUNK;
 const BLOCK: u64 = 2048;
@@ -89,7 +85,7 @@ fn nothing_acknowledged_is_lost_by_a_kill() {
 /// Runs a writer for some hundred writes, and kills it.
 fn run_and_kill(folder: &Path, round: u64, known: &mut [Option<u64>]) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "writer", "--nocapture"])
+        .args(["--exact", "killed::writer", "--nocapture"])
         .env(FOLDER, folder)
         .env(ROUND, round.to_string())
         .stdout(Stdio::null())

@@ -1,17 +1,12 @@
 //! Disks that take part in a multicast session over loopback: chunks that many machines read are sent once for all,
 //! and any failure costs only time.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
 use base::{Chance, Error, ErrorKind, Result};
 use bytes::Bytes;
-use common::{CHUNK, Place, all};
 use image::{Catalogue, Cipher, ObjectRef, ObjectSource};
 use mirror::{Mirror, MirrorOptions, MulticastOptions, Served, Source};
 use net::api::{Key, SessionGrant, SessionRequest, SessionStatistics};
@@ -22,6 +17,8 @@ use net::multicast::server::{SessionConfig, SessionServer};
 use net::udp::SendOptions;
 use parking_lot::Mutex;
 use store::Repository;
+
+use crate::common::{CHUNK, Place, all};
 
 const SIZE: u64 = 24 << 20;
 

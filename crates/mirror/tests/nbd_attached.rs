@@ -1,17 +1,14 @@
 //! An attached disk served by NBD, used with the tools of libnbd and QEMU, and fio.
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod common;
-mod nbd_common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{CHUNK, Place, all, options, stamp};
 use mirror::nbd::Export;
 use mirror::{CommitOptions, Mirror, MirrorOptions, Served};
-use nbd_common::House;
-use nbd_common::tools::{available, qemu_io, run};
+
+use crate::common::{CHUNK, Place, all, options, stamp};
+use crate::nbd_common::House;
+use crate::nbd_common::tools::{available, qemu_io, run};
 
 /// A disk of the image `disk`, and an NBD server of it as `attached`.
 fn served(place: &Place, options: &MirrorOptions) -> (House, Arc<Mirror>) {

@@ -1,8 +1,5 @@
 //! Tests the client side of NBD: many readers and writers of a disk at once, errors of a server, servers that lie, and
 //! disks that nbdkit and QEMU serve.
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod nbd_common;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
@@ -12,8 +9,9 @@ use std::sync::Arc;
 use base::{Chance, ErrorKind};
 use disk::{ReadAt as _, WriteAt as _};
 use mirror::nbd::{Export, ExportAddress, NbdDisk, ServerAddress};
-use nbd_common::tools::available;
-use nbd_common::{House, MIB, Rigged};
+
+use crate::nbd_common::tools::available;
+use crate::nbd_common::{House, MIB, Rigged};
 
 fn add(house: &House, name: &str, disk: Rigged) {
     let export = Export { disk: Arc::new(disk), description: name.into() };

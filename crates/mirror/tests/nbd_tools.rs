@@ -1,7 +1,4 @@
 //! Tests the NBD front end with real clients: the tools of libnbd and QEMU, and fio.
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod nbd_common;
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,9 +10,10 @@ use std::sync::atomic::Ordering;
 
 use base::Chance;
 use mirror::nbd::{Event, Tls};
-use nbd_common::tools::{available, fails, qemu_io, run};
-use nbd_common::{House, MIB, Rigged};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use crate::nbd_common::tools::{available, fails, qemu_io, run};
+use crate::nbd_common::{self, House, MIB, Rigged};
 
 /// Makes a sparse file with random bytes in some places. Returns its content.
 fn patchy(path: &Path, bytes: u64, seed: u64) -> Vec<u8> {

@@ -1,8 +1,5 @@
 //! Tests the NBD front end with a client of its own: the order of replies, errors, hostile bytes, clients that die,
 //! and the end of the server.
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod nbd_common;
 
 use std::io::Write as _;
 use std::net::Shutdown;
@@ -12,7 +9,8 @@ use std::time::Duration;
 
 use base::Chance;
 use mirror::nbd::{Event, REQUESTS_MAX};
-use nbd_common::{Client, House, MIB, PATIENCE, Rigged, counted, option};
+
+use crate::nbd_common::{Client, House, MIB, PATIENCE, Rigged, counted, option};
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;

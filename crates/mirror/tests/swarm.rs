@@ -1,10 +1,6 @@
 //! Disks that serve each other over loopback: what one of them got, the others get from it, and any failure costs only
 //! time.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
-
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,13 +8,14 @@ use std::thread;
 
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use common::{Place, all, stamp};
 use image::{Catalogue, Cipher, Manifest, ObjectRef, ObjectSource, SignedManifest};
 use mirror::{CommitOptions, Durability, Mirror, MirrorOptions, Served, Source, Swarm};
 use net::api::{Name, SwarmGrant};
 use net::peer::{Node, PeerOptions, RedirectorServer, SpoolLimits};
 use proto::peer::{Availability, MemberId, Packet, Report, SwarmId, Window, seal_packet};
 use store::{CACHE_BYTES_MIN, Cache, CacheSetting, Repository};
+
+use crate::common::{Place, all, stamp};
 
 const SIZE: u64 = 24 << 20;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -1,10 +1,6 @@
 //! Clients of others fetch from a node and seed to it. Transmission speaks with nobody on loopback: `diskcast-cli`
 //! tests it in a lab.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,13 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Chance, Instant};
-use common::{ARIA2, LIBTORRENT, Memory, are_here};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use torrent::tracker::{Announce, Tracker, refusal};
 use torrent::{Bits, Content, InfoHash, Kind, Metainfo, Node, NodeOptions, hash};
+
+use crate::common::{ARIA2, LIBTORRENT, Memory, are_here};
 
 const LEN: usize = 20_000_003;
 

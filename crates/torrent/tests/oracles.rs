@@ -1,14 +1,11 @@
 //! Metainfo, as other programs read and make it.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::fs::write;
 use std::process::Command;
 
-use common::{ARIA2, LIBTORRENT, Memory, TRANSMISSION, are_here, said};
 use torrent::{Content as _, Kind, Metainfo, hash};
+
+use crate::common::{ARIA2, LIBTORRENT, Memory, TRANSMISSION, are_here, said};
 
 /// Makes a torrent of the file by libtorrent and compares with ours all that the content decides.
 const COMPARE: &str = r#"

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! FOLDER/versions/IMAGE/NUMBER/   one mirror's folder; all together are limited, the least recently used go first
+//! FOLDER/aside/                   disks that stood in the place of another version (`aside`)
 //! FOLDER/clones/NAME/             one mirror's folder
 //! FOLDER/clones/NAME/fork         the image that the next commit makes, if that is not the base's
 //! ```
@@ -24,6 +25,7 @@ use image::Manifest;
 use parking_lot::Mutex;
 use store::{ImageName, Reference};
 
+use super::aside;
 use super::bytes::ByteDisk;
 use super::event::{Event, Log};
 use super::origin::Origin;
@@ -272,11 +274,37 @@ impl Disks {
             }
             None => (self.sources.clone(), None),
         };
-        let mirror = open_cached(folder, &manifest, &sources, &self.settings.mirror)?;
+        let mirror = match Mirror::open(folder, sources.clone(), &self.settings.mirror) {
+            Ok(mirror) if mirror.base().root == manifest.root => mirror,
+            // The disk is of another repository, or damaged.
+            Ok(other) => {
+                drop(other);
+                self.make_version(folder, (image, number), &manifest, sources)?
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Malformed | ErrorKind::NotFound) => {
+                self.make_version(folder, (image, number), &manifest, sources)?
+            }
+            Err(error) => return Err(error),
+        };
         if let Some(shared) = shared {
             shared.join(&mirror)?;
         }
         Ok(mirror)
+    }
+
+    /// Makes the version's disk in the cache folder. What stands in its place is set aside: perhaps it can't be had
+    /// again.
+    fn make_version(
+        &self,
+        folder: &Path,
+        (image, number): (&ImageName, u64),
+        manifest: &Manifest,
+        sources: Vec<Source>,
+    ) -> Result<Mirror> {
+        if folder.join("journal").exists() {
+            aside::set_aside(&self.settings.folder, folder, &format!("{image}@{number}"))?;
+        }
+        Mirror::create(folder, manifest, sources, &self.settings.mirror)
     }
 
     /// Counts one user less. [`Self::close_if_unused`] closes the disk, which takes longer.
@@ -338,7 +366,18 @@ impl Disks {
     /// `bytes_max`.
     fn bound(&self) {
         let mut closed = self.versions_here();
+        let asides = aside::all(&self.settings.folder);
         let mut total: u64 = closed.iter().map(|(_, bytes, _)| bytes).sum();
+        total += asides.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        for (path, bytes) in asides {
+            if total <= self.settings.bytes_max {
+                return;
+            }
+            match std::fs::remove_dir_all(&path) {
+                Ok(()) => total -= bytes,
+                Err(error) => self.complain("aside", &failed("remove", &path, error)),
+            }
+        }
         closed.sort_by_key(|(_, _, used)| *used);
         for (name, bytes, _) in closed {
             if total <= self.settings.bytes_max {
@@ -379,27 +418,6 @@ impl Disks {
         });
         each.collect()
     }
-}
-
-/// Opens the disk of the version of `manifest` in `folder`, or creates it there if there is none or another one.
-fn open_cached(
-    folder: &Path,
-    manifest: &Manifest,
-    sources: &[Source],
-    options: &MirrorOptions,
-) -> Result<Mirror> {
-    match Mirror::open(folder, sources.to_vec(), options) {
-        Ok(mirror) if mirror.base().root == manifest.root => return Ok(mirror),
-        // The disk is of another repository, or damaged. It is only a cache, so it is made again.
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::Malformed => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Mirror::create(folder, manifest, sources.to_vec(), options);
-        }
-        Err(error) => return Err(error),
-    }
-    std::fs::remove_dir_all(folder).map_err(|error| failed("remove", folder, error))?;
-    Mirror::create(folder, manifest, sources.to_vec(), options)
 }
 
 /// The names in a folder; none if it cannot be read.

@@ -1,9 +1,11 @@
 //! The FUSE front end: versions and writable clones as files in a folder. Their content is fetched when it is read.
 //!
 //! [`mount`] shows the images of an [`Origin`], whose versions may be shared with other machines ([`Sharing`]).
-//! [`names`] maps names and inode numbers to files, [`disks`] opens and closes the disks behind them, [`bytes`] gives
-//! byte access to a disk, [`control`] makes clones and commits, [`front`] answers the kernel's requests.
+//! [`names`] maps names and inode numbers to files, [`disks`] opens and closes the disks behind them, [`aside`]
+//! keeps those that stood in the place of others, [`bytes`] gives byte access to a disk, [`control`] makes clones and
+//! commits, [`front`] answers the kernel's requests.
 
+mod aside;
 mod bytes;
 mod control;
 mod disks;
