@@ -71,7 +71,30 @@ make_root() {
 	UUID=${esp_serial:0:4}-${esp_serial:4} /boot/efi vfat defaults 0 2
 	UUID=$swap_uuid none swap defaults 0 0
 	FSTAB
-    mkdir -p "$work/root/boot/efi"
+    mkdir -p "$work/root/boot/efi" "$work/root/etc/systemd/system.conf.d"
+    # A busy machine emulates a slow one: nothing in it gives up because of that.
+    printf '%s\n' '[Manager]' DefaultDeviceTimeoutSec=infinity DefaultTimeoutStartSec=infinity \
+        >"$work/root/etc/systemd/system.conf.d/patient.conf"
+    spare
+}
+
+# What nobody looks at does not start: each program takes half a second of a core in emulation, and all of these as much
+# as the rest of the start.
+spare() {
+    local name
+    mkdir -p "$work/root/etc/systemd/system-generators"
+    for name in bless-boot cryptsetup debug gpt-auto hibernate-resume integritysetup rc-local run system-update sysv \
+        veritysetup; do
+        ln -s /dev/null "$work/root/etc/systemd/system-generators/systemd-$name-generator"
+    done
+    for name in {apt-daily,apt-daily-upgrade,dpkg-db-backup,e2scrub_all,fstrim,systemd-tmpfiles-clean}.timer \
+        {dbus,e2scrub_reap,getty@tty1}.service dbus.socket \
+        systemd-{ask-password-console,ask-password-wall}.path proc-sys-fs-binfmt_misc.automount \
+        systemd-{binfmt,journal-flush,logind,pstore,random-seed,sysctl,sysusers}.service \
+        systemd-{update-utmp,update-utmp-runlevel}.service \
+        dev-{hugepages,mqueue}.mount sys-kernel-{config,debug,tracing}.mount sys-fs-fuse-connections.mount; do
+        ln -sf /dev/null "$work/root/etc/systemd/system/$name"
+    done
 }
 
 make_systemd_boot() {

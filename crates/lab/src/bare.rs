@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use base::{Error, ErrorKind, Result};
 
+use crate::boot::Kernel;
 use crate::tool;
 
 /// The server's address in each room, and the bits of its network.
@@ -25,6 +26,8 @@ const MEMORY_BYTES: u64 = 1 << 30;
 const KEYS: &str = "keys";
 /// How often a console is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// A machine that keeps talking is given up after so many times its time limit.
+const LONGEST: u32 = 4;
 /// Bytes of console output that an error shows.
 const TAIL_BYTES: usize = 3000;
 
@@ -164,6 +167,9 @@ pub enum OwnCertificate {
 pub struct BareOptions {
     /// What starts it.
     pub firmware: Firmware,
+    /// The kernel that it starts at once, without firmware that boots from the network. When that restarts the machine,
+    /// it starts from its disks, as if the server had told it to.
+    pub kernel: Option<Kernel>,
     /// Its plug in the room, from 0; `None` for a machine without a network, which starts from its disk.
     pub plug: Option<u32>,
     /// A USB stick, as a raw file, from which it starts before anything else.
@@ -192,6 +198,7 @@ impl BareOptions {
         let disks = made.map_err(|error| Error::from_io("make the disks of a machine", error))?;
         Ok(Self {
             firmware,
+            kernel: None,
             plug: Some(plug),
             stick: None,
             disks,
@@ -216,6 +223,8 @@ pub struct Bare {
     keys: tempfile::TempDir,
     /// It stays open: a machine takes keys one by one, and what waits is lost with it.
     typing: Option<UnixStream>,
+    /// What starts it again from its disks, once the kernel that it was given has restarted it.
+    from_disks: Option<Command>,
 }
 
 impl Bare {
@@ -228,42 +237,14 @@ impl Bare {
         fs::create_dir_all(&options.folder).map_err(failed)?;
         let console = options.folder.join("console");
         File::create(&console).map_err(failed)?;
-        let mut command = Command::new("qemu-system-x86_64");
-        // QEMU 7.2 emulates VAES wrongly: what is multicast, which is encrypted, would come damaged.
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "max,vaes=off", "-smp", "1"]);
-        command.arg("-m").arg(format!("{}M", options.memory_bytes >> 20));
         let keys = tempfile::tempdir().map_err(failed)?;
-        let socket = keys.path().join(KEYS);
-        command.args(["-nodefaults", "-display", "none", "-serial", "chardev:keys", "-chardev"]);
-        let (socket, log) = (socket.display(), console.display());
-        command.arg(format!("socket,id=keys,path={socket},server=on,wait=off,logfile={log}"));
-        add_firmware(&mut command, options)?;
-        if let Some(plug) = options.plug {
-            command.arg("-netdev").arg(format!("tap,id=n0,ifname=tap{plug},script=no,downscript=no"));
-            // The card's own iPXE does not start shim; UEFI has a driver for it.
-            let rom = if options.firmware == Firmware::Bios { "" } else { "romfile=," };
-            let card = format!("virtio-net-pci,netdev=n0,{rom}mac={},bootindex=1", card(plug));
-            command.arg("-device").arg(card);
-        }
-        if let Some(stick) = &options.stick {
-            command.args(["-device", "qemu-xhci", "-drive"]);
-            command.arg(format!("if=none,id=stick,format=raw,file={}", stick.display()));
-            command.args(["-device", "usb-storage,drive=stick,bootindex=0"]);
-        }
-        for (index, disk) in options.disks.iter().enumerate() {
-            // Without that, a machine stands still for good when this one's disk is full.
-            let errors = "werror=report,rerror=report";
-            command
-                .arg("-drive")
-                .arg(format!("if=none,id=d{index},format=raw,{errors},file={}", disk.display()));
-            let (serial, order) = (index + 1, index + 2);
-            command
-                .arg("-device")
-                .arg(format!("virtio-blk-pci,drive=d{index},serial=S{serial},bootindex={order}"));
-        }
-        let started = room.inside(&command).stdout(Stdio::null()).spawn();
-        let process = started.map_err(|e| Error::from_io("start `qemu-system-x86_64`", e))?;
-        Ok(Self { process, console, keys, typing: None })
+        let command = emulator(options, &console, keys.path())?;
+        let process = run(&mut room.inside(&command))?;
+        let from_disks = options.kernel.is_some().then(|| {
+            let options = BareOptions { kernel: None, plug: None, ..options.clone() };
+            emulator(&options, &console, keys.path()).map(|command| room.inside(&command))
+        });
+        Ok(Self { process, console, keys, typing: None, from_disks: from_disks.transpose()? })
     }
 
     /// Types a line at its console.
@@ -285,13 +266,15 @@ impl Bare {
         String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until its console has `text`.
+    /// Waits until its console has `text`, for `patience` from the last that it shows, and [`LONGEST`] times as long in
+    /// all.
     ///
     /// # Errors
-    /// `Unreachable` if it does not come within `patience`, or `never` comes; `Io` if the emulator has ended. Both with
+    /// `Unreachable` if it does not come in that time, or `never` comes; `Io` if the emulator has ended. Both with
     /// the end of the console output.
     pub fn wait_for(&mut self, text: &str, never: Option<&str>, patience: Duration) -> Result<()> {
         let begin = now();
+        let (mut last, mut shown) = (begin, 0);
         loop {
             let ended = self.process.try_wait().is_ok_and(|status| status.is_some());
             let seen = self.console();
@@ -300,13 +283,21 @@ impl Bare {
             }
             let tail = &seen[seen.ceil_char_boundary(seen.len().saturating_sub(TAIL_BYTES))..];
             let failed = |kind, why: &str| Err(Error::new(kind, format!("no `{text}` {why}:\n{tail}")));
+            if ended && let Some(mut again) = self.from_disks.take() {
+                self.typing = None;
+                self.process = run(&mut again)?;
+                continue;
+            }
             if ended {
                 return failed(ErrorKind::Io, "before the emulator ended");
             }
             if never.is_some_and(|never| seen.contains(never)) {
                 return failed(ErrorKind::Unreachable, "but what may not come");
             }
-            if begin.elapsed() > patience {
+            if seen.len() != shown {
+                (last, shown) = (now(), seen.len());
+            }
+            if last.elapsed() > patience || begin.elapsed() > patience * LONGEST {
                 return failed(ErrorKind::Unreachable, "in time");
             }
             pause();
@@ -319,6 +310,50 @@ impl Drop for Bare {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// The emulator of a machine.
+fn emulator(options: &BareOptions, console: &Path, keys: &Path) -> Result<Command> {
+    let mut command = Command::new("qemu-system-x86_64");
+    // QEMU 7.2 emulates VAES wrongly: what is multicast, which is encrypted, would come damaged.
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max,vaes=off", "-smp", "1"]);
+    command.arg("-m").arg(format!("{}M", options.memory_bytes >> 20));
+    let socket = keys.join(KEYS);
+    command.args(["-nodefaults", "-display", "none", "-serial", "chardev:keys", "-chardev"]);
+    let (socket, log) = (socket.display(), console.display());
+    command.arg(format!("socket,id=keys,path={socket},server=on,wait=off,logfile={log},logappend=on"));
+    add_firmware(&mut command, options)?;
+    if let Some(kernel) = &options.kernel {
+        kernel.add_to(&mut command);
+        command.arg("-no-reboot");
+    }
+    if let Some(plug) = options.plug {
+        command.arg("-netdev").arg(format!("tap,id=n0,ifname=tap{plug},script=no,downscript=no"));
+        // The card's own iPXE does not start shim; UEFI has a driver for it.
+        let rom = if options.firmware == Firmware::Bios { "" } else { "romfile=," };
+        let card = format!("virtio-net-pci,netdev=n0,{rom}mac={},bootindex=1", card(plug));
+        command.arg("-device").arg(card);
+    }
+    if let Some(stick) = &options.stick {
+        command.args(["-device", "qemu-xhci", "-drive"]);
+        command.arg(format!("if=none,id=stick,format=raw,file={}", stick.display()));
+        command.args(["-device", "usb-storage,drive=stick,bootindex=0"]);
+    }
+    for (index, disk) in options.disks.iter().enumerate() {
+        // Without that, a machine stands still for good when this one's disk is full.
+        let errors = "werror=report,rerror=report";
+        command.arg("-drive").arg(format!("if=none,id=d{index},format=raw,{errors},file={}", disk.display()));
+        let (serial, order) = (index + 1, index + 2);
+        command
+            .arg("-device")
+            .arg(format!("virtio-blk-pci,drive=d{index},serial=S{serial},bootindex={order}"));
+    }
+    Ok(command)
+}
+
+fn run(command: &mut Command) -> Result<Child> {
+    let started = command.stdout(Stdio::null()).spawn();
+    started.map_err(|error| Error::from_io("start `qemu-system-x86_64`", error))
 }
 
 /// Adds what starts the machine. UEFI keeps its settings in the machine's folder.

@@ -16,6 +16,9 @@ const FIRMWARE_SETTINGS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 const CONSOLE_BYTES_MAX: usize = 1 << 20;
 /// How long a machine waits for an NBD server to come back before its requests fail.
 const RECONNECT_SECONDS: u32 = 300;
+/// A machine that keeps talking, but never gets to its prompt, is given up after so many times its time limit. How fast
+/// a machine is in emulation depends on what else this one does.
+const LONGEST: u32 = 10;
 /// Bytes of console output that an error shows.
 const TAIL_BYTES: usize = 2000;
 
@@ -33,17 +36,42 @@ pub enum Medium<'a> {
     },
 }
 
+/// A kernel, its system in memory, and its words.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// File of the kernel.
+    pub kernel: PathBuf,
+    /// File of the system in memory.
+    pub system: PathBuf,
+    /// The kernel's command line.
+    pub words: String,
+}
+
+impl Kernel {
+    /// Has the emulator start it.
+    pub(crate) fn add_to(&self, emulator: &mut Command) {
+        emulator
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&self.system)
+            .args(["-append", &self.words]);
+    }
+}
+
 /// How to boot.
 #[derive(Debug, Clone)]
 pub struct BootOptions {
     /// Text on the serial console that shows that the machine has started.
     pub prompt: String,
-    /// How long to wait for the prompt.
+    /// How long the console may be silent before the prompt; it may take [`LONGEST`] times as long in all.
     pub timeout: Duration,
     /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
-    /// Number of processors of the machine.
+    /// Number of processors of the machine. To emulate two takes half as much time again of this machine's.
     pub processors: u32,
+    /// The kernel that the machine starts at once, without firmware and boot loader.
+    pub kernel: Option<Kernel>,
     /// More disks: `/dev/vdb` and so on. What the machine writes to them stays.
     pub more_disks: Vec<Disk>,
 }
@@ -65,7 +93,8 @@ impl Default for BootOptions {
             prompt: "login:".to_owned(),
             timeout: Duration::from_secs(180),
             memory_bytes: 1 << 30,
-            processors: 2,
+            processors: 1,
+            kernel: None,
             more_disks: Vec::new(),
         }
     }
@@ -119,8 +148,14 @@ impl Machine {
         command.arg("-m").arg(format!("{}M", options.memory_bytes >> 20));
         command.arg("-smp").arg(options.processors.to_string());
         command.args(["-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
-        command.arg("-drive").arg(drive("if=pflash,format=raw,readonly=on", Path::new(FIRMWARE)));
-        command.arg("-drive").arg(drive("if=pflash,format=raw,snapshot=on", Path::new(FIRMWARE_SETTINGS)));
+        if let Some(kernel) = &options.kernel {
+            kernel.add_to(&mut command);
+        } else {
+            command.arg("-drive").arg(drive("if=pflash,format=raw,readonly=on", Path::new(FIRMWARE)));
+            command
+                .arg("-drive")
+                .arg(drive("if=pflash,format=raw,snapshot=on", Path::new(FIRMWARE_SETTINGS)));
+        }
         match medium {
             Medium::File(disk) => command.arg("-drive").arg(drive("if=virtio,format=raw,snapshot=on", disk)),
             Medium::Nbd { socket, export } => command
@@ -195,8 +230,8 @@ fn pump(mut stdout: ChildStdout, sender: &SyncSender<Vec<u8>>) {
 fn wait_for(console: &Receiver<Vec<u8>>, options: &BootOptions, started: Instant) -> Result<String> {
     let (mut text, prompt) = (Vec::new(), options.prompt.as_bytes());
     loop {
-        let left = options.timeout.saturating_sub(now() - started);
-        match console.recv_timeout(left) {
+        let left = (options.timeout * LONGEST).saturating_sub(now() - started);
+        match console.recv_timeout(left.min(options.timeout)) {
             Ok(piece) => text.extend_from_slice(&piece),
             Err(RecvTimeoutError::Timeout) => {
                 return Err(no_prompt(ErrorKind::Unreachable, "in time", &text));

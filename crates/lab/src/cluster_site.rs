@@ -15,7 +15,7 @@ use cluster::device::{Agent, AgentSetting, Device};
 use cluster::metadata::engine::Embedded;
 use cluster::metadata::etcd::{Etcd, EtcdAccess, EtcdSetting};
 use cluster::metadata::{ClusterSetting, Instance, Metadata};
-use cluster::{Authority, ClusterToken, Width};
+use cluster::{Authority, ClusterToken, Opening, Width};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -119,7 +119,7 @@ impl ClusterSite {
     fn embedded(&self) -> Arc<Embedded> {
         loop {
             // The tasks of the one before may still hold the file for a moment.
-            match Embedded::open(&self.folder.join("metadata.redb")) {
+            match Embedded::open(&self.folder.join("metadata.redb"), Opening::OrNew) {
                 Ok(engine) => return Arc::new(engine),
                 Err(_) => self.runtime.block_on(tokio::task::yield_now()),
             }
@@ -141,9 +141,12 @@ impl ClusterSite {
         let folder = self.device_folder(number);
         std::fs::create_dir_all(&folder).unwrap();
         let device = loop {
-            match Device::open(&folder) {
+            match Device::open(&folder, Opening::OrNew) {
                 Ok(device) => break device,
-                Err(error) if error.kind() == base::ErrorKind::Refused => {
+                // The tasks of the one before may still hold its database for a moment.
+                Err(error)
+                    if error.kind() == base::ErrorKind::Refused && folder.join("device.redb").exists() =>
+                {
                     self.runtime.block_on(tokio::task::yield_now());
                 }
                 Err(error) => panic!("{error}"),
@@ -167,6 +170,16 @@ impl ClusterSite {
         });
         let tasks = vec![self.runtime.spawn(serve(self.tls(), listener, router)), living];
         self.devices[number] = (port, Some(Running { tasks, _stop: stop }));
+    }
+
+    /// Copies the folder of a device that was stopped, once its tasks have let its database go.
+    pub fn copy_device(&self, number: usize, to: &Path) {
+        let folder = self.device_folder(number);
+        while Device::open(&folder, Opening::Existing).is_err() {
+            self.runtime.block_on(tokio::task::yield_now());
+        }
+        let copied = std::process::Command::new("cp").arg("-aT").args([&folder, to]).status();
+        assert!(copied.unwrap().success());
     }
 
     /// Starts one device more, and waits until it has joined. Returns its number, from 0.

@@ -65,7 +65,7 @@ pub fn prepare(system: &Path, program: &Path, script: &str, folders: &[&Path]) -
 /// # Errors
 /// As [`until_login`]; `Io` also if a command of the script failed: the end of the console output says which.
 pub fn run(system: &Path, more_disks: Vec<Disk>, timeout: Duration) -> Result<Boot> {
-    let options =
-        BootOptions { prompt: LAST_WORDS.to_owned(), timeout, more_disks, ..BootOptions::default() };
+    let prompt = LAST_WORDS.to_owned();
+    let options = BootOptions { prompt, timeout, processors: 2, more_disks, ..BootOptions::default() };
     until_login(Medium::File(system), &options)
 }

@@ -32,7 +32,9 @@
 
 pub mod bare;
 pub mod boot;
+mod cluster_faults;
 mod cluster_site;
+mod commit_seed;
 mod delay;
 mod etcd_certificates;
 mod etcd_site;
@@ -43,19 +45,23 @@ mod host;
 mod link;
 mod meter;
 mod name;
+mod permit;
 mod sshd;
 mod star;
 mod switch;
 mod tool;
 
+pub use cluster_faults::ClusterFaults;
 pub use cluster_site::ClusterSite;
+pub use commit_seed::CommitSeeds;
 pub use etcd_site::EtcdSite;
 pub use gateway::{Engine, Gateway};
 pub use host::Host;
 pub use link::{Count, Traffic, UplinkTraffic};
 pub use meter::{Meter, Sample};
 pub use name::sweep;
+pub use permit::Permit;
 pub use sshd::Sshd;
 pub use star::{Star, StarOptions};
 pub use switch::SwitchOptions;
-pub use tool::{available, available_or_skip};
+pub use tool::{available, available_or_skip, unmount};

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 
@@ -49,6 +50,24 @@ pub(crate) fn built(name: &str) -> PathBuf {
 /// Runs a tool to its end and returns its standard output. `Io` with its standard error if it fails.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String> {
     feed(program, arguments, "")
+}
+
+/// Unmounts the filesystem at `place`. A process that another thread has just started holds it until it runs its own
+/// program; so one that is busy is tried again, for ten seconds.
+///
+/// # Errors
+/// `Io` with the words of `umount`.
+pub fn unmount(place: &Path) -> Result<()> {
+    let once = || run("umount", &[&place.to_string_lossy()]).map(drop);
+    for _ in 0..200 {
+        match once() {
+            Err(error) if error.to_string().contains("busy") => {
+                std::thread::park_timeout(Duration::from_millis(50));
+            }
+            done => return done,
+        }
+    }
+    once()
 }
 
 /// Like [`run`], with `input` on the tool's standard input.

@@ -1,7 +1,4 @@
 //! Tests links with delay on a real kernel: every kind of packet arrives, whole and later.
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-mod common;
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -9,7 +6,7 @@ use std::time::Duration;
 
 use lab::{Host, Star, StarOptions, SwitchOptions};
 
-use common::{GROUP, GROUP_V6, PATIENCE, PORT, joined, now, receive, sender, star, stream, to};
+use crate::common::{GROUP, GROUP_V6, PATIENCE, PORT, joined, now, receive, sender, star, stream, to};
 
 const FAR: Duration = Duration::from_millis(30);
 const NEAR: Duration = Duration::from_millis(5);

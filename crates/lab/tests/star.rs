@@ -1,7 +1,4 @@
 //! Tests the lab on a real kernel: multicast, loss, rates, disconnected hosts and clean-up.
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-mod common;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, UdpSocket};
@@ -10,7 +7,7 @@ use std::time::Duration;
 
 use lab::{Star, StarOptions};
 
-use common::{GROUP, GROUP_V6, PATIENCE, joined, now, receive, sender, star, stream, to};
+use crate::common::{GROUP, GROUP_V6, PATIENCE, joined, now, receive, sender, star, stream, to};
 
 #[test]
 fn multicast_reaches_those_who_joined_and_only_them() {

@@ -1,14 +1,11 @@
 //! Tests trees of switches on a real kernel: groups, uplinks and their counters, and faults of hosts on any switch.
-#![expect(clippy::unwrap_used, reason = "a test")]
-
-mod common;
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use lab::{Star, StarOptions, SwitchOptions};
 
-use common::{GROUP, GROUP_V6, PATIENCE, joined, now, receive, sender, star, stream, to};
+use crate::common::{GROUP, GROUP_V6, PATIENCE, joined, now, receive, sender, star, stream, to};
 
 fn below(above: u32, hosts: &[u32]) -> SwitchOptions {
     SwitchOptions { above, hosts: hosts.to_vec(), ..SwitchOptions::default() }

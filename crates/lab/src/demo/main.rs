@@ -57,7 +57,9 @@ fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(report) => {
             println!("\n{report}");
-            ExitCode::SUCCESS
+            let failures = report.failures();
+            failures.iter().for_each(|error| eprintln!("the demo failed: {}", base::chain(&***error)));
+            if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("the demo failed: {}", base::chain(&*error));
@@ -91,8 +93,9 @@ fn run(arguments: &Arguments) -> Result<Report, Failure> {
     disks::compare_all(&source, &targets)?;
     step("checking the filesystem of the first");
     disks::check_filesystem(&source, &targets[0].path)?;
-    let booted = place.is_lab().then(|| boot(&targets[TOGETHER as usize].path)).transpose()?;
-    let at_once = place.is_lab().then(|| boot_at_once(&place, &folder.0)).transpose()?;
+    // What came before is shown, too, if one of these fails.
+    let booted = place.is_lab().then(|| boot(&targets[TOGETHER as usize].path));
+    let at_once = place.is_lab().then(|| boot_at_once(&place, &folder.0));
     Ok(Report { source, captured, fetched, statistics, booted, at_once, place: place.describe() })
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use base::units::{show_bytes, show_duration};
 
 use crate::disks::Disk;
-use crate::per_second;
 use crate::program::{Captured, Fetched, Statistics};
+use crate::{Failure, per_second};
 
 /// All results of the demo.
 pub(crate) struct Report {
@@ -16,10 +16,10 @@ pub(crate) struct Report {
     pub captured: Captured,
     pub fetched: Vec<Fetched>,
     pub statistics: Option<Statistics>,
-    /// Time until the login prompt, if the demo booted a disk.
-    pub booted: Option<Duration>,
+    /// Time until the login prompt, if the hosts are a lab.
+    pub booted: Option<Result<Duration, Failure>>,
     /// The boot of the sixth machine, if the hosts are a lab.
-    pub at_once: Option<AtOnce>,
+    pub at_once: Option<Result<AtOnce, Failure>>,
 }
 
 /// A boot from an attached disk that had no chunks of the image at the start.
@@ -40,28 +40,35 @@ impl fmt::Display for Report {
             "verified",
             "every disk: used space as on the source, free space untouched; a file system check is clean",
         )?;
-        match self.booted {
-            Some(time) => {
-                line(f, "boot", &format!("{} until the login prompt, emulated", show_duration(time)))?;
+        match &self.booted {
+            Some(Ok(time)) => {
+                line(f, "boot", &format!("{} until the login prompt, emulated", show_duration(*time)))?;
             }
+            Some(Err(_)) => line(f, "boot", "failed")?,
             None => {
                 line(f, "left out", &format!("links of a rate and booting: the hosts were {}", self.place))?;
             }
         }
-        let Some(AtOnce { until_prompt, moved_bytes }) = &self.at_once else { return Ok(()) };
-        let (moved, image) = (show_bytes(*moved_bytes), show_bytes(self.captured.image_bytes));
-        let until = show_duration(*until_prompt);
-        line(
-            f,
-            "at once",
-            &format!(
-                "{until} until the login prompt of a machine that began with no disk: {moved} of {image} had come"
-            ),
-        )
+        match &self.at_once {
+            Some(Ok(AtOnce { until_prompt, moved_bytes })) => {
+                let (moved, image) = (show_bytes(*moved_bytes), show_bytes(self.captured.image_bytes));
+                let machine = "until the login prompt of a machine that began with no disk";
+                let until = show_duration(*until_prompt);
+                line(f, "at once", &format!("{until} {machine}: {moved} of {image} had come"))
+            }
+            Some(Err(_)) => line(f, "at once", "failed"),
+            None => Ok(()),
+        }
     }
 }
 
 impl Report {
+    /// Why the last steps failed.
+    pub(crate) fn failures(&self) -> Vec<&Failure> {
+        let booted = self.booted.as_ref().and_then(|booted| booted.as_ref().err());
+        booted.into_iter().chain(self.at_once.as_ref().and_then(|at_once| at_once.as_ref().err())).collect()
+    }
+
     fn sizes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (disk, allocated, image) =
             (self.source.bytes(), self.source.allocated_bytes(), self.captured.image_bytes);

@@ -85,7 +85,7 @@ fn run(arguments: &Arguments) -> Result<String, Failure> {
     for (plug, (_, name, _)) in (0..).zip(MACHINES) {
         at_server(&["hosts", "add", &card(plug), "--name", name, "--group", "lab"])?;
     }
-    at_server(&["deploy", "debian", "lab"])?;
+    at_server(&["deploy", "debian", "lab", "--yes"])?;
 
     step("switching two machines with empty disks on (emulated, so this takes some minutes)");
     let begin = now();

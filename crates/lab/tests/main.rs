@@ -1,0 +1,9 @@
+//! All tests of the crate from outside, in one program. One room of it, or one test, runs by its name:
+//! `cargo test --workspace --test lab tree::`.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod boot;
+mod common;
+mod delay;
+mod star;
+mod tree;
