@@ -8,6 +8,8 @@ use clap::error::ErrorKind;
 
 use crate::args::Global;
 use crate::commands;
+use crate::dry_run::{COMMANDS, DryRun};
+use crate::exit::{Exit, Failure, Result};
 
 /// The commands in the order of the help text, by what they are for.
 const GROUPS: &[(&str, &[&str])] = &[
@@ -92,6 +94,26 @@ fn without_variables(command: clap::Command) -> clap::Command {
     command.mut_subcommands(without_variables)
 }
 
+/// Refuses `--dry-run` if the command that `matches` names can't tell what it would do.
+pub(crate) fn check_dry_run(global: &Global, matches: &clap::ArgMatches) -> Result<()> {
+    if !global.dry_run {
+        return Ok(());
+    }
+    let mut words = Vec::new();
+    let mut rest = matches;
+    while let Some((name, inner)) = rest.subcommand() {
+        words.push(name);
+        rest = inner;
+    }
+    let name = words.join(" ");
+    let (_, does) = COMMANDS.iter().find(|(known, _)| *known == name).expect("each command is in the table");
+    if *does != DryRun::Refuses {
+        return Ok(());
+    }
+    let text = format!("`diskcast {name}` takes no --dry-run: it can't tell beforehand what it would do");
+    Err(Failure::new(Exit::Usage, text).hint("nothing was done; leave out --dry-run to run it"))
+}
+
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -164,5 +186,26 @@ mod tests {
         commands.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(grouped, commands);
+    }
+
+    /// The words of `command` and of those below it that can be run, behind the words `before`.
+    fn runnable(command: &clap::Command, before: &str, found: &mut Vec<String>) {
+        for sub in command.get_subcommands() {
+            let name = format!("{before}{}", sub.get_name());
+            if !sub.is_subcommand_required_set() {
+                found.push(name.clone());
+            }
+            runnable(sub, &format!("{name} "), found);
+        }
+    }
+
+    #[test]
+    fn each_command_says_what_it_does_with_a_dry_run() {
+        let mut commands = Vec::new();
+        runnable(&Cli::command(), "", &mut commands);
+        let mut known: Vec<_> = COMMANDS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        commands.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(known, commands);
     }
 }

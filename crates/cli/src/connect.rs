@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind};
 use daemon::authority::{Claims, Right};
-use daemon::tokens::{Given, Place};
+use daemon::tokens::{Given, Keeper, Place};
 use image::Cipher;
 use mirror::Images;
 use net::client::{Client, ClientOptions, Credential};
@@ -85,6 +85,26 @@ pub(crate) fn writer(server: &str, access: &ServerAccess, context: &Context, sea
     Ok(client)
 }
 
+/// Renews the token of `client` in time while this is held: what the command does may take longer than the token lasts.
+/// `None` for a dry run, which changes nothing.
+pub(crate) fn keep_token(context: &Context, client: &Client) -> Result<Option<Keeper>> {
+    match context.global.dry_run {
+        true => Ok(None),
+        false => keep_credential(client.url(), client.credential()).map(Some),
+    }
+}
+
+/// The same for the `credential` that clients of `server` share. The renewal stays in memory.
+pub(crate) fn keep_credential(server: &str, credential: &Arc<Credential>) -> Result<Keeper> {
+    let first = credential.token();
+    let place = Place { given: Arc::new(move || Ok(first.clone())), kept: None };
+    let options = mirror::Source::client_options(Cipher::None, Stop::new());
+    let client = Client::connect_by(server, Arc::clone(credential), options)?;
+    // Requests that need the token tell what is wrong with it.
+    let tell = Box::new(|_: &str, _| {});
+    Ok(Keeper::start(vec![(server.to_owned(), Arc::new(client), place)], tell)?)
+}
+
 /// A client that manages the machines of a server: by the token that was given, else by one that this machine's own
 /// server accepts, which only its user can make.
 pub(crate) fn manager(
@@ -101,8 +121,10 @@ pub(crate) fn manager(
     let explain =
         |error| Failure::from(error).hint("run this on the server, as its user, or give --token-file");
     let folder = daemon::state::StateFolder::of_server(&repository::state_folder(state)?).map_err(explain)?;
-    let token = own_token(&folder, "*", Right::Manage, MANAGING_SECONDS)?;
-    client_by(server, Credential::fixed(token), access.wait, keys, Stop::new(), output)
+    let make = move || own_token(&folder, "*", Right::Manage, MANAGING_SECONDS);
+    // A command that follows its jobs runs longer than a token lasts, and makes the next one.
+    let credential = Credential::from_place(make()?, Box::new(move || make().ok()));
+    client_by(server, credential, access.wait, keys, Stop::new(), output)
 }
 
 /// A token that a command makes for itself, of the server whose `folder` this is: it grants `right` for the images that

@@ -2,16 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use daemon::tokens::Keeper;
 use image::{Cipher, ObjectSource, PublicKey, SignedManifest};
 use mirror::Images;
 use net::client::Client;
 use net::clock::Stop;
-use store::{ImageName, Reference, Repository};
+use store::{FreeProofs, ImageName, Reference, Repository};
 
 use crate::args::FromServer;
 use crate::commands::Context;
 use crate::exit::Result;
 use crate::{connect, keys, repository};
+
+/// What is wrong with a version whose free space is not proven.
+pub(crate) const MAY_LACK_ZEROS: &str = "zeros may be missing, so an install over a used disk may leave old bytes in \
+                                         files: an older program may have made it by a commit of a whole disk";
+/// What ends the doubt.
+pub(crate) const HEALS: &str = "the next `diskcast capture` or commit of the whole disk is sound";
+
+/// Where the objects of a version come from, and how they are encrypted.
+pub(crate) type Objects<'a> = (&'a dyn ObjectSource, &'a Cipher);
 
 /// See the module.
 pub(crate) enum Library {
@@ -37,6 +47,14 @@ impl Library {
             Self::Here(here) => Self::Here(Box::new(repository::with_scrubs(&context.global, *here))),
             there @ Self::There(..) => there,
         })
+    }
+
+    /// Renews the token of a server while this is held.
+    pub(crate) fn keep_token(&self, context: &Context) -> Result<Option<Keeper>> {
+        match self {
+            Self::Here(_) => Ok(None),
+            Self::There(there, _) => connect::keep_token(context, there),
+        }
     }
 
     /// As the images that it has.
@@ -92,6 +110,13 @@ impl Library {
                 Ok(Box::new(numbers.into_iter().rev().map(look)))
             }
         }
+    }
+
+    /// Tells which versions may lack zeros.
+    pub(crate) fn free_proofs(
+        &self,
+    ) -> FreeProofs<impl FnMut(&Reference) -> base::Result<SignedManifest> + use<'_>> {
+        FreeProofs::new(|reference: &Reference| self.look(reference))
     }
 
     /// The tags of `image`, by version number.

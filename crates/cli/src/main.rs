@@ -11,6 +11,7 @@ mod clock;
 mod commands;
 mod config;
 mod connect;
+mod dry_run;
 mod exit;
 mod interrupt;
 mod keys;
@@ -18,6 +19,7 @@ mod library;
 mod notify;
 mod paced;
 mod repository;
+mod runtime;
 mod seen;
 mod source;
 mod target;
@@ -40,7 +42,8 @@ fn main() -> ExitCode {
     let matches = cli::matches_of(command);
     let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output::new(&cli.global);
-    let applied = at_server::apply(&mut cli.global, &mut cli.command, &matches);
+    let applied = cli::check_dry_run(&cli.global, &matches)
+        .and_then(|()| at_server::apply(&mut cli.global, &mut cli.command, &matches));
     match applied.and_then(|()| run(&Context { global: cli.global, output }, &cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

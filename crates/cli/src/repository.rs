@@ -46,9 +46,9 @@ pub(crate) fn open_locked(global: &Global) -> Result<Repository> {
 }
 
 /// Adds the scrub log, for a command that reads or writes much: files that were checked within the last day are not
-/// checked again.
+/// checked again. A dry run keeps none: it changes nothing.
 pub(crate) fn with_scrubs(global: &Global, repository: Repository) -> Repository {
-    match cache_folder(global) {
+    match cache_folder(global).filter(|_| !global.dry_run) {
         Some(folder) => repository
             .with_scrubs(&ScrubSetting { folder: folder.join(SCRUBS), now: crate::clock::system_now() }),
         None => repository,
@@ -108,10 +108,10 @@ fn cache_folder(global: &Global) -> Option<PathBuf> {
     }
 }
 
-/// Opens the cache if the options name one.
+/// Opens the cache if the options name one, for a command that keeps what it reads there.
 pub(crate) fn chosen_cache(global: &Global) -> Result<Option<Arc<Cache>>> {
     match (&global.cache, cache(global)) {
-        (Some(_), Some(setting)) => Ok(Some(Arc::new(Cache::open(&setting)?))),
+        (Some(_), Some(setting)) if !global.dry_run => Ok(Some(Arc::new(Cache::open(&setting)?))),
         _ => Ok(None),
     }
 }

@@ -76,6 +76,10 @@ pub(crate) struct StableSource<'a> {
     takes_live: bool,
     /// Descriptions of the programs that may write to it nevertheless.
     live: Vec<String>,
+    /// Whether it is the source of a commit, which has neither --freeze nor --live.
+    is_commit: bool,
+    /// Whether a process has it open for writing, which a commit allows.
+    is_open: bool,
 }
 
 impl<'a> StableSource<'a> {
@@ -108,7 +112,23 @@ impl<'a> StableSource<'a> {
             let text = "counts no writes: whether it changes while it is read can't be seen";
             context.output.warning(&format!("{} {text}", source.path().display()));
         }
-        Ok(Self { source, watch, frozen, takes_live: taking.live, live })
+        Ok(Self { source, watch, frozen, takes_live: taking.live, live, is_commit: false, is_open: false })
+    }
+
+    /// Starts to watch the `source` of a commit for changes. `Refused` if it is mounted read-write or in use by the
+    /// kernel; a process that has it open for writing is allowed.
+    pub(crate) fn of_commit(source: &'a Source, options: &'a SurveyOptions) -> Result<Self> {
+        check_unused(source)?;
+        let writers = disk::writers(source, options)?;
+        let is_open = !writers.is_empty();
+        let watch = Watch::begin(source, options, writers)?;
+        let frozen = Frozen(Arc::new(Freezer::default()));
+        Ok(Self { source, watch, frozen, takes_live: false, live: Vec::new(), is_commit: true, is_open })
+    }
+
+    /// Whether a process has it open for writing although it is the source of a commit.
+    pub(crate) fn is_open_for_writing(&self) -> bool {
+        self.is_open
     }
 
     /// Whether something that is not frozen may write to it.
@@ -121,7 +141,8 @@ impl<'a> StableSource<'a> {
     pub(crate) fn end(&self) -> Result<Vec<String>> {
         let changes = self.watch.changes()?;
         if !changes.is_empty() && !self.takes_live {
-            return Err(changed(self.source, &changes).hint(HINT));
+            let hint = if self.is_commit { HINT_OF_COMMIT } else { HINT };
+            return Err(changed(self.source, &changes).hint(hint));
         }
         Ok(self.live.iter().cloned().chain(changes).take(LIVE_MAX).collect())
     }
@@ -130,6 +151,31 @@ impl<'a> StableSource<'a> {
     pub(crate) fn release(self) -> Result<()> {
         Ok(self.frozen.0.thaw()?)
     }
+}
+
+/// Opens the disk that `source` holds, and the files that it names, which are watched as `stable` watches the source.
+/// Hands the disk and all that is watched to `then`.
+pub(crate) fn read(
+    context: &Context,
+    (source, stable): (&Source, &StableSource<'_>),
+    taking: &Taking,
+    then: impl FnOnce(&Contents<'_>, &[&StableSource<'_>]) -> Result<()>,
+) -> Result<()> {
+    let mut contents = Contents::of(context, source, taking)?;
+    let linked = contents.linked().iter().map(|path| disk::open_source(path));
+    let linked = linked.collect::<base::Result<Vec<_>>>()?;
+    let all = SurveyOptions::default();
+    let others = linked.iter().map(|source| match stable.is_commit {
+        true => StableSource::of_commit(source, &all),
+        false => StableSource::begin(context, source, &all, taking, &[]),
+    });
+    let others = others.collect::<Result<Vec<_>>>()?;
+    if !linked.is_empty() {
+        // Again, now that a change to its other files is noticed.
+        contents = Contents::of(context, source, taking)?;
+    }
+    let stable: Vec<_> = std::iter::once(stable).chain(&others).collect();
+    then(&contents, &stable)
 }
 
 /// Paths that this process writes to while a source is frozen: the repository or the cache, and its own output. A

@@ -3,6 +3,7 @@
 mod copies;
 mod into;
 mod kind;
+mod room;
 mod several;
 
 use std::path::{Path, PathBuf};
@@ -18,8 +19,9 @@ pub(crate) use into::{check_source_disk, is_of_one_volume, set_place};
 pub(crate) use kind::{STDOUT, is_null, is_plain};
 use kind::{back_there, geometry, is_device, is_source, wanted_bytes};
 use mirror::nbd::{ExportAddress, NbdDisk};
+pub(crate) use room::check_room;
 use serde_json::json;
-pub(crate) use several::{check_distinct, check_rule, list, resolve_all};
+pub(crate) use several::{check_distinct, check_rule, list, resolve, resolve_all, texts};
 
 use crate::args::{Effort, FileForm, Free, Global, Reuse as When, Writing};
 use crate::exit::{Exit, Failure, Result};
@@ -212,6 +214,7 @@ fn opening(version: &Manifest, writing: &Writing) -> TargetOptions {
         cut: !writing.keep_size,
         file_sector_bytes: Some(geometry.logical_sector_bytes),
         force: false,
+        alone: true,
     }
 }
 

@@ -1,15 +1,14 @@
 //! Hosts that run take jobs by their agents: real HTTPS on a virtual network, without ssh.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::running::Running;
-use common::{Bench, Served, assert_same, star_with_image};
 use lab::Star;
 use serde_json::Value;
+
+use crate::common::running::Running;
+use crate::common::targets::soil;
+use crate::common::{Bench, Served, assert_same, star_with_image};
 
 /// Host 0 serves, and is where the administrator sits; the others run agents.
 struct Site {
@@ -78,17 +77,14 @@ impl Site {
     fn admit(&self, hosts: u32) {
         let cards: Vec<String> = (1..=hosts).map(|host| self.card(host)).collect();
         self.until(&cards, |one| one["admitted"] == false && one["facts"]["runs"] == true);
-        for host in 1..=hosts {
-            let (exit, said) = self.manage(&[
-                "hosts",
-                "add",
-                &self.card(host),
-                "--name",
-                &format!("host{host}"),
-                "--group",
-                "all",
-            ]);
-            assert_eq!(exit, Some(0), "{said:?}");
+        let machines = self.manage(&["hosts"]).1;
+        for (host, card) in (1..=hosts).zip(&cards) {
+            let machine = machines.iter().find(|one| one["mac"] == **card).unwrap();
+            let key = machine["agent_key"]["fingerprint"].as_str().unwrap();
+            let name = format!("host{host}");
+            let words = ["hosts", "add", card, "--name", &name, "--group", "all", "--key", key];
+            let (exit, said) = self.manage(&words);
+            assert!(exit == Some(0) && said[0]["machines"][0]["agent_key"]["confirmed"] == true, "{said:?}");
         }
     }
 
@@ -117,6 +113,7 @@ fn hosts_get_the_image_by_their_agents_and_those_that_can_not_are_named() {
     let _agents: Vec<Running> = (1..=3).map(|host| site.agent(host)).collect();
     site.admit(3);
     std::fs::create_dir(site.bench.path("host3.img")).unwrap();
+    soil(&site.bench.path("host2.img"), 16 << 20);
     let target = site.path("{host}.img");
     let (exit, said) = site.manage(&["deploy", "web", "all", "--target", &target, "--follow"]);
     assert_eq!(exit, Some(3), "{said:#?}");
@@ -181,6 +178,8 @@ fn a_stranger_and_a_server_without_agents_give_nothing() {
     assert_eq!(exit, Some(11), "{said:?}");
     let (exit, said) = site.manage(&["deploy", "web", &card, "--copy", "overlay"]);
     assert_eq!(exit, Some(2), "{said:?}");
+    let (exit, said) = site.manage(&["hosts", "remove", "--strangers"]);
+    assert!(exit == Some(0) && said[0]["machines"][0]["mac"] == *card, "{said:?}");
     let said = site.bench.see(&format!("agent --server {} --pin nonsense", site.url));
     assert!(said.contains("`nonsense` is no fingerprint") && said.ends_with("exit: 2\n"), "{said}");
     let other = site.bench.serve("");

@@ -1,12 +1,12 @@
 //! `--repo https://SERVER`: every command does what docs/commands.md says of it.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::Stdio;
 
-use common::between::between;
-use common::{Bench, assert_same};
+use crate::common::between::between;
+use crate::common::targets::soil;
+use crate::common::{Bench, assert_same};
 
 #[test]
 fn images_of_a_server_are_used_like_those_of_a_folder() {
@@ -23,7 +23,8 @@ fn images_of_a_server_are_used_like_those_of_a_folder() {
     assert_eq!(there("log web"), log);
     assert_eq!(there("inspect web:stable"), version);
     assert!(there("images web").contains("stable"));
-    assert!(there("install web:stable out.img -q").ends_with("exit: 0\n"));
+    soil(&bench.path("out.img"), disk.metadata().unwrap().len());
+    assert!(there("install web:stable out.img -q --overwrite").ends_with("exit: 0\n"));
     assert_same(&disk, &bench.path("out.img"));
     let null = there("install web null:");
     assert!(null.contains("decoded and verified, nothing written"), "{null}");
@@ -172,6 +173,72 @@ fn each_command_is_in_the_table_and_the_refused_ones_say_so() {
     }
     let local = bench.see("prune --token-file join.token");
     assert!(local.contains("--token-file is for a server") && local.ends_with("exit: 2\n"), "{local}");
+}
+
+/// What is between holds each answer back until the token that was given has expired. So all that comes after needs a
+/// renewed one: of the commands, and of a job that runs another command first.
+#[test]
+fn what_takes_longer_than_its_token_lasts_renews_it() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 4, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("--no-tls --no-multicast");
+    let made = bench.command("token --write --no-tls --expires 6s").output().unwrap().stdout;
+    let short = String::from_utf8(made).unwrap().trim().to_owned();
+    bench.keep_secret("short.token", &short);
+    let (url, token) = (server.url.clone(), short.parse().unwrap());
+    let expired = std::sync::OnceLock::new();
+    let way = between(&server.url, move |request, _| {
+        if request.contains("/api/v1/token") || request.contains("/api/v1/repository") {
+            return;
+        }
+        expired.get_or_init(|| {
+            let client =
+                net::client::Client::connect(&url, &token, net::client::ClientOptions::default()).unwrap();
+            while client.images().map_err(|error| error.kind()).err() != Some(base::ErrorKind::Denied) {
+                std::thread::yield_now();
+            }
+        });
+    });
+    let root = bench.json("inspect web")[0]["manifest"]["root"]["digest"].as_str().unwrap().to_owned();
+    let job = serde_json::json!({
+        "format": 1, "server": way, "token": short, "target": bench.path("worked.img"), "reference": "web@1",
+        "root": root, "before": "cat expired", "options": ["--transport", "unicast"],
+    });
+    bench.tool("mkfifo expired");
+    let access = "--token-file short.token";
+    let commands = [
+        format!("fetch {way} web fetched.img --transport unicast {access}"),
+        format!("install web installed.img --repo {way} {access}"),
+        format!("verify web --repo {way} {access}"),
+        format!("capture disk.img copied --to {way} {access}"),
+        "work".to_owned(),
+    ];
+    let start = |words: &String| {
+        let mut command = bench.command(words);
+        command.env("PATH", "/usr/bin:/bin").stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut children = commands.each_ref().map(start);
+    let mut input = children[4].stdin.take().unwrap();
+    writeln!(input, "{job}").unwrap();
+    let client =
+        net::client::Client::connect(&server.url, &short.parse().unwrap(), Default::default()).unwrap();
+    while client.images().is_ok() {
+        std::thread::yield_now();
+    }
+    std::fs::write(bench.path("expired"), "").unwrap();
+    for (words, child) in commands.iter().zip(children) {
+        let said = bench.show(&child.wait_with_output().unwrap());
+        assert!(said.ends_with("exit: 0\n"), "{words}: {said}");
+    }
+    drop(input);
+    for name in ["fetched.img", "installed.img", "worked.img"] {
+        assert_same(&disk, &bench.path(name));
+    }
+    assert!(bench.see("images").contains("copied"));
+    let late = bench.see(&format!("images --repo {} {access}", server.url));
+    assert!(late.contains("expired") && late.ends_with("exit: 13\n"), "{late}");
 }
 
 /// The largest chunk of the repository.

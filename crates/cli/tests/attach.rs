@@ -1,9 +1,5 @@
 //! Tests attached disks with the real binary: under the tools of QEMU and libnbd, killed and attached again, and
 //! committed while they run.
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod attach_common;
-mod common;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -12,11 +8,12 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use attach_common::{Attached, bench, qemu_io, run, status, write_at};
 use base::ErrorKind;
-use common::{Bench, assert_same, debian};
 use lab::boot::{BootOptions, Medium, nbd_device, until_login};
 use serde_json::{Value, json};
+
+use crate::attach_common::{Attached, bench, qemu_io, run, status, write_at};
+use crate::common::{Bench, assert_same, debian};
 
 /// Time limit for everything that the tests wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -399,7 +396,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&self.0).stderr(Stdio::null()).status();
-        let _ = Command::new("umount").arg(&self.0).status();
+        let _ = lab::unmount(&self.0);
     }
 }
 
@@ -499,7 +496,7 @@ fn a_machine_boots_while_its_server_dies_and_its_disk_is_upgraded() {
         eprintln!("left out: `make demo` makes the disk that is booted");
         return;
     };
-    let bench = Bench::new();
+    let bench = Bench::of_machines();
     assert!(bench.see(&format!("capture {} debian -q", debian.display())).ends_with("exit: 0\n"));
     let server = bench.serve("--no-multicast");
     let attached = Attached::from_server(&bench, &server, "debian --name vm1");

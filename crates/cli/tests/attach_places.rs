@@ -1,16 +1,12 @@
 //! Tests attached disks on block devices and behind TLS with the real binary, and what a server records about a
 //! detached disk.
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod attach_common;
-mod common;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use attach_common::{Attached, bench, qemu_io, run, status, write_at};
-use common::{Bench, assert_same};
+use crate::attach_common::{Attached, bench, qemu_io, run, status, write_at};
+use crate::common::{Bench, assert_same};
 
 /// A loop device over a file; detached when dropped.
 struct Loop(PathBuf);

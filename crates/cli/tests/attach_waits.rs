@@ -1,18 +1,15 @@
 //! Tests that an attached disk reports what it waits for: tokens that expire, damaged chunks, unreachable servers.
 //! Also tests folders that were moved. With the real binary.
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod attach_common;
-mod common;
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use attach_common::{Attached, bench, qemu_io, run, status, write_at};
-use common::{Bench, assert_same};
 use serde_json::Value;
+
+use crate::attach_common::{Attached, bench, qemu_io, run, status, write_at};
+use crate::common::{Bench, assert_same};
 
 /// Waits until the disk's status satisfies `fits`. The test runner ends a test that waits too long.
 fn until(bench: &Bench, fits: impl Fn(&Value) -> bool) -> Value {

@@ -1,14 +1,12 @@
 //! Images for clouds: Ironic's agent downloads them, and libvirt boots from them. docs/clouds.md has them as recipes.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Bench, Served, assert_same};
 use serde_json::json;
+
+use crate::common::{Bench, Served, assert_same};
 
 /// Prints its text at the serial port and halts: the first sector of a disk, for BIOS.
 const BOOT_CODE: [u8; 21] = [

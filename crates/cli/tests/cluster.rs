@@ -1,14 +1,11 @@
 //! `diskcast cluster try`: a cluster of processes, of which some are killed and some hang, under a repository.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
-
 use std::net::TcpListener;
 
-use common::running::Running;
-use common::{Bench, assert_same};
 use serde_json::Value;
+
+use crate::common::running::Running;
+use crate::common::{Bench, assert_same};
 
 /// A cluster that runs, and the words with which it is used.
 struct Trial {
@@ -85,6 +82,19 @@ fn a_repository_survives_two_of_five_devices() {
         let log = there("log web");
         assert!(log.ends_with("exit: 0\n") && log.contains('2'), "{log}");
     }
+}
+
+#[test]
+fn nothing_is_lost_by_cuts_clocks_older_copies_and_kills() {
+    if !lab::ClusterFaults::available_or_skip() {
+        return;
+    }
+    let bench = Bench::new();
+    let rounds = std::env::var("DISKCAST_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
+    let first: u64 = std::env::var("DISKCAST_SEED").map_or(0, |seed| seed.parse().unwrap());
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_diskcast"));
+    let wrong = lab::ClusterFaults { program, folder: &bench.path("") }.run(first..first + rounds);
+    assert!(wrong.is_empty(), "{}\nagain: DISKCAST_SEED=N DISKCAST_ROUNDS=1", wrong.join("\n"));
 }
 
 #[test]

@@ -1,18 +1,14 @@
 //! TLS between the parts of a cluster, each a process of its own: openssl and curl verify it, nothing readable passes
 //! on the wire, and what is no part of the cluster is refused with a word on what to do.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
-
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::running::Running;
-use common::wire::Wire;
-use common::{Bench, assert_same};
+use crate::common::running::Running;
+use crate::common::wire::Wire;
+use crate::common::{Bench, assert_same};
 
 /// A part of a cluster that runs, and its port.
 struct Part {
@@ -49,7 +45,7 @@ fn openssl_and_curl_verify_the_parts() {
     let bench = Bench::new();
     let metadata = Part::start(&bench, "metadata meta --width 1+1");
     let place = format!("127.0.0.1:{}", metadata.port);
-    let device = Part::start(&bench, &format!("device disk --metadata {place}"));
+    let device = Part::start(&bench, &format!("device disk --new --metadata {place}"));
     let pem = |token: &str, file: &str| {
         let made = bench.command(&format!("cluster certificate --cluster-token {token}")).output().unwrap();
         std::fs::write(bench.path(file), made.stdout).unwrap();
@@ -108,7 +104,7 @@ fn who_does_not_belong_is_told_what_to_do() {
     let bench = Bench::new();
     bench.keep_secret("other.token", "0123456789abcdef".repeat(4));
     let secure = Part::start(&bench, "metadata secure");
-    let plain = Part::start(&bench, "metadata plain --no-tls");
+    let plain = Part::start(&bench, "metadata plain --new --no-tls");
     let (secure, plain) = (format!("127.0.0.1:{}", secure.port), format!("127.0.0.1:{}", plain.port));
     let status = |location: &str, token: &str| {
         bench.see(&format!("cluster status --repo {location} --cluster-token {token}"))
@@ -119,7 +115,7 @@ fn who_does_not_belong_is_told_what_to_do() {
         assert!(seen.contains("0 devices have joined") && seen.ends_with("exit: 0\n"), "{location}: {seen}");
     }
     let device = |metadata: &str, words: &str| {
-        bench.see(&format!("device disk --metadata {metadata} --quiet --cluster-token {words}"))
+        bench.see(&format!("device disk --new --metadata {metadata} --quiet --cluster-token {words}"))
     };
     let secure_url = format!("cluster://{secure}");
     for (seen, told) in [
@@ -205,8 +201,10 @@ fn overheard(scheme: &str, words: &str) -> (Bench, Vec<u8>) {
         .map(|number| {
             let wire = Wire::new(&seen);
             let places = format!("--metadata {} --address {}", to_metadata.place, wire.place);
-            let device =
-                Part::start(&bench, &format!("device disk-{number} {places} --domain {number} {words}"));
+            let device = Part::start(
+                &bench,
+                &format!("device disk-{number} --new {places} --domain {number} {words}"),
+            );
             wire.lead_to(device.port);
             device
         })

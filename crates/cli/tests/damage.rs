@@ -1,10 +1,7 @@
 //! Tests damage in a repository with the binary: records with a changed bit, and other things than files in the place
 //! of objects.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
 
-mod common;
-
-use common::Bench;
+use crate::common::Bench;
 
 fn flip(bench: &Bench, path: &str) {
     let mut bytes = std::fs::read(bench.path(path)).unwrap();

@@ -1,15 +1,14 @@
 //! Deploys the real binary's way: by OpenSSH's client, to OpenSSH's servers on hosts of a virtual network.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::running::Running;
-use common::{Bench, assert_same, mount_xfs, star_with_image};
 use lab::{Sshd, Star};
 use serde_json::Value;
+
+use crate::common::running::Running;
+use crate::common::targets::soil;
+use crate::common::{Bench, assert_same, mount_xfs, star_with_image};
 
 const DISKCAST: &str = env!("CARGO_BIN_EXE_diskcast");
 
@@ -97,6 +96,7 @@ fn hosts_get_the_image_and_those_that_can_not_are_named() {
     let hosts = site.hosts(&["1", "2 note='a b'", "3"]);
     let gone = format!("{},192.0.2.1", hosts);
     std::fs::create_dir(site.bench.path("host3.img")).unwrap();
+    soil(&site.bench.path("host2.img"), 8 << 20);
     let words = ["--to", &gone, "--target", &target, "--attempts", "2"];
     let (exit, said) = site.deploy(&words);
     assert_eq!(exit, Some(3), "{said:#?}");
@@ -396,5 +396,5 @@ fn copies_share_blocks_where_the_filesystem_can() {
     }
     let images = site.bench.json(&format!("agent --list --kept xfs/kept-{}", site.star.host(1).ipv4()));
     assert_eq!(images[0]["own_bytes"], 0, "the copies have the same blocks: {images:?}");
-    site.bench.tool("umount xfs");
+    lab::unmount(&site.bench.path("xfs")).unwrap();
 }

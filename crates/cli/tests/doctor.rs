@@ -1,15 +1,13 @@
 //! `diskcast doctor` and `diskcast fetch` on networks with the faults that users meet: each is named, and the image
 //! arrives all the same.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use common::{Bench, Served, assert_same};
 use lab::{Host, Star, StarOptions};
 use serde_json::Value;
+
+use crate::common::{Bench, Served, assert_same};
 
 struct Room {
     star: Star,

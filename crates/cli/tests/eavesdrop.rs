@@ -1,16 +1,14 @@
 //! What a machine on the network without a token reads of a multicast, by a raw socket behind a switch that floods.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::io::{ErrorKind, Read as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Bench, Served, assert_same};
 use lab::{Star, StarOptions};
 use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::common::{Bench, Served, assert_same};
 
 /// `ETH_P_ALL` in network byte order: frames of every kind.
 const ALL_FRAMES: i32 = 0x0300;

@@ -1,19 +1,16 @@
 //! `metadata --etcd` with TLS, a certificate and a user: nothing readable passes between it and etcd, and who is set up
 //! wrongly is told what to do.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::Bench;
-use common::running::Running;
-use common::wire::Wire;
 use lab::EtcdSite;
+
+use crate::common::Bench;
+use crate::common::running::Running;
+use crate::common::wire::Wire;
 
 const PASSWORD: &str = "the-password-of-a-test";
 const SECURE: &str = "--etcd-ca ca.pem --etcd-certificate client.pem --etcd-key client.key";
@@ -43,7 +40,7 @@ fn overheard(secure: bool) -> Option<Vec<u8>> {
     let (_metadata, port) = running(&bench, &words);
     let device = |number| {
         let words = format!(
-            "device disk-{number} --domain {number} --metadata 127.0.0.1:{port} --listen 127.0.0.1:0"
+            "device disk-{number} --new --domain {number} --metadata 127.0.0.1:{port} --listen 127.0.0.1:0"
         );
         running(&bench, &words)
     };

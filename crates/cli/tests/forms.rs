@@ -1,12 +1,10 @@
 //! Tests sources and targets in other forms than raw: disks of virtual machines, compressed files,
 //! streams, NBD exports.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
-
-mod common;
 
 use std::fs::{self, File};
 
-use common::{Bench, assert_same};
+use crate::common::targets::soil;
+use crate::common::{Bench, assert_same};
 
 /// Starts `qemu-nbd` on a raw file as the export `disk`, and returns its address.
 fn serve(bench: &Bench, mode: &str, file: &str, name: &str) -> String {
@@ -84,7 +82,10 @@ fn a_disk_of_an_appliance_is_captured() {
     }
     // What lies in an appliance has the name that it got there.
     assert!(bench.see("capture system.vmdk web -q").ends_with("exit: 0\n"));
-    for (form, how) in [("ustar", "cat"), ("gnu", "cat"), ("pax", "gzip")] {
+    // Python's `tarfile` names the headers of `pax` like that.
+    let python = "pax --pax-option=exthdr.name=././@PaxHeader";
+    let global = "pax --pax-option=comment=made";
+    for (form, how) in [("ustar", "cat"), ("gnu", "cat"), ("pax", "gzip"), (python, "cat"), (global, "cat")] {
         bench.tool(&format!("tar --format={form} -cf one.tar vm.ovf system.vmdk vm.mf"));
         let packed =
             std::process::Command::new(how).stdin(File::open(bench.path("one.tar")).unwrap()).output();
@@ -105,6 +106,20 @@ fn a_disk_of_an_appliance_is_captured() {
     assert!(
         bench.see("capture disk.img data --member a").contains("`disk.img` is no OVA: it has no members")
     );
+    // What holds no description is no OVA, and no raw disk.
+    bench.tool("tar -cf some.tar data.vmdk vm.mf");
+    let mut clone = fs::read(bench.path("data.img")).unwrap();
+    clone[..15].copy_from_slice(b"partclone-image");
+    fs::write(bench.path("clone.img"), clone).unwrap();
+    for (name, what, how) in [
+        ("some.tar", "a tar archive", "tar -xf some.tar"),
+        ("clone.img", "a partclone image", "partclone.restore -W -s clone.img -o partition.raw"),
+    ] {
+        let refused = bench.see(&format!("capture {name} other"));
+        assert!(refused.contains(&format!("`{name}` is no raw disk, but {what}")), "{refused}");
+        assert!(refused.contains(how) && refused.ends_with("exit: 11\n"), "{refused}");
+        assert!(bench.see(&format!("capture {name} other -q --format raw")).ends_with("exit: 0\n"));
+    }
     bench.tool("tar -cf none.ova vm.ovf vm.mf");
     assert!(bench.see("capture none.ova data").contains("without a disk that is known"));
 
@@ -307,7 +322,8 @@ fn an_image_is_installed_on_an_exported_disk() {
     for (mode, size, ends) in
         [("", "8M", "exit: 0\n"), ("", "7M", "exit: 11\n"), ("--read-only", "8M", "exit: 11\n")]
     {
-        File::create(bench.path("there")).unwrap().set_len(size[..1].parse::<u64>().unwrap() << 20).unwrap();
+        soil(&bench.path("there"), size[..1].parse::<u64>().unwrap() << 20);
+        let before = fs::read(bench.path("there")).unwrap();
         let uri = serve(&bench, mode, "there", "socket");
         let asked = bench.see(&format!("install web {uri}"));
         assert!(asked.ends_with("exit: 11\n"), "nobody is there to confirm it: {asked}");
@@ -317,7 +333,7 @@ fn an_image_is_installed_on_an_exported_disk() {
         if ends == "exit: 0\n" {
             assert_same(&bench.path("disk.img"), &bench.path("there"));
         } else {
-            assert!(fs::read(bench.path("there")).unwrap().iter().all(|&byte| byte == 0));
+            assert!(fs::read(bench.path("there")).unwrap() == before);
         }
     }
 }

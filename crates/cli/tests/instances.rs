@@ -2,10 +2,6 @@
 //! and the next leader is stopped for longer than its lease, all under a load that verifies. One instance leads at a
 //! time, one creator wins, nothing that was acknowledged is lost, and `etcdctl` sees what the service lists.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -18,13 +14,14 @@ use base::Chance;
 use cluster::client::{Cluster, ClusterAccess};
 use cluster::wire::ClusterStatus;
 use cluster::{ClusterToken, State};
-use common::Bench;
-use common::running::Running;
 use futures::executor::block_on;
 use lab::EtcdSite;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMode, PutOptions};
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::common::Bench;
+use crate::common::running::Running;
 
 const DEVICES: usize = 5;
 const STATE: &str = "diskcast/state/";
@@ -63,7 +60,7 @@ impl Site {
             Self { bench, etcd, ports, instances: vec![None, None, None], devices: Vec::new(), access };
         (0..3).for_each(|instance| site.start_instance(instance));
         for device in 0..DEVICES {
-            let words = format!("device device-{device} --metadata {hosts} --domain host-{device}");
+            let words = format!("device device-{device} --new --metadata {hosts} --domain host-{device}");
             site.devices.push(running(&site.bench, &words));
         }
         site.wait_for("all devices", |status| status.formed && status.devices.len() == DEVICES);

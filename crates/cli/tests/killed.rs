@@ -1,9 +1,6 @@
 //! Kills the binary at random moments of capture, commit, tag and prune, and checks that the repository verifies,
 //! that everything that was reported exists, and that the next prune leaves no garbage. `DISKCAST_KILLS=200` sets the
 //! number of kills; the default is smaller.
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -12,11 +9,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base::Chance;
-use common::Bench;
 use image::{NoProgress, ObjectKind, ObjectRef, ObjectSink as _};
 use store::{
     Location, Overseer, PruneEvent, PruneOptions, Reference, Repository, Scope, Stamp, TagName, Writer,
 };
+
+use crate::common::Bench;
 
 /// Default number of kills.
 const KILLS: u64 = 40;

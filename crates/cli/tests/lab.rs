@@ -1,22 +1,20 @@
 //! Tests the real binary on the hosts of a virtual network: lossy links, a host that is disconnected and connected
 //! again, a killed client.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::io::Write as _;
 use std::net::{Shutdown, TcpListener, TcpStream};
 
-use common::running::Running;
-use common::{Bench, Served, assert_same, star_with_image};
 use lab::{Host, Star, StarOptions};
+
+use crate::common::running::Running;
+use crate::common::{Bench, Served, assert_same, star_with_image};
 
 /// A fetch that runs on a host, by multicast and unicast.
 struct Fetching(Running);
 
 impl Fetching {
     fn start(bench: &Bench, host: &Host, url: &str, more: &str) -> Self {
-        let target = format!("disk-{}.img", host.index());
+        let target = bench.host_target(host.index());
         let words = format!("fetch {url} web {target} --token-file join.token --json --no-peers {more}");
         Self(Running::start(bench.command_in(host, &words)))
     }

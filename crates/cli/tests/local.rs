@@ -1,8 +1,6 @@
 //! Tests commands on a local repository: their output, and the content of the target.
 
-mod common;
-
-use common::{Bench, assert_same};
+use crate::common::{Bench, assert_same};
 
 #[test]
 fn from_a_disk_to_a_version_and_back() {

@@ -1,16 +1,13 @@
 //! Tests `diskcast mount`. Needs /dev/fuse and fusermount3.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use common::running::Running;
-use common::{Bench, star_with_image};
+use crate::common::running::Running;
+use crate::common::targets::{PARTS, lab, soil};
+use crate::common::{Bench, star_with_image};
 
 /// A running `diskcast mount`.
 struct Mount {
@@ -99,8 +96,22 @@ fn a_clone_outlives_a_kill_and_is_committed() {
     let error = std::fs::write(mount.dir.join("_control"), "clone vm1 lab").unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
     mount.terminate();
+    soil(&bench.path("out.img"), 4 << 20);
     bench.see("install lab@2 out.img --yes");
     assert!(std::fs::read(bench.path("out.img")).unwrap() == expected);
+}
+
+#[test]
+fn what_a_clone_writes_into_free_space_is_right_on_a_missing_and_on_a_used_target() {
+    let bench = lab();
+    bench.change_lab();
+    let mount = Mount::start(&bench, "");
+    std::fs::write(mount.dir.join("_control"), "clone vm1 lab").unwrap();
+    let clone = mount.dir.join("_clones/vm1").display().to_string();
+    bench.tool(&format!("dd if=new of={clone} bs=512 seek={} conv=notrunc,fsync status=none", PARTS[1].0));
+    std::fs::write(mount.dir.join("_control"), "commit vm1").unwrap();
+    mount.terminate();
+    bench.assert_changed_lab("a clone");
 }
 
 /// A writable disk of a mount neither grows nor shrinks, so an install cannot cut it to the image's size.

@@ -1,17 +1,14 @@
 //! Tests the real binary with a server that is named by a host name, and moves to another address while its clients
 //! work. The name is in `/etc/hosts`, of which every client has its own.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod attach_common;
-mod common;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use attach_common::{Attached, qemu_io, run};
-use common::{Bench, Served, assert_same};
 use lab::{Host, Star, StarOptions};
+
+use crate::attach_common::{Attached, qemu_io, run};
+use crate::common::{Bench, Served, assert_same};
 
 /// The server's name, in a domain that no DNS has (RFC 6761).
 const NAME: &str = "images.test";

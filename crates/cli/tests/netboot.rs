@@ -1,21 +1,21 @@
 //! Tests machines that boot from the network: firmware, boot loader, kernel and system in memory are real, and so is
 //! the Debian that they install and start.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
-
-mod common;
-mod netboot_common;
 
 use std::fs;
 use std::process::{Command, Stdio};
 
-use common::Bench;
 use lab::bare::{BRIDGE, BareOptions, Firmware, Neighbour, OwnCertificate, Room, card};
-use netboot_common::{
+
+use crate::common::Bench;
+use crate::common::targets::soil_around;
+use crate::netboot_common::{
     ALONE, DISK_BYTES, FAILED, PATIENCE, Running, SERVER, Site, block_of_the_page, wait_until,
 };
 
-/// What UEFI says when it has tried everything.
-const GIVEN_UP: &str = "No bootable option or device was found";
+/// What the kernel says first: loader and firmware have done their part.
+const STARTED: &str = "Linux version";
+/// What the agent says of a machine that nobody has admitted.
+const ADMIT: &str = "waiting: an administrator must admit this machine";
 
 /// One deploy, three kinds of machines: nobody touches them.
 #[test]
@@ -25,9 +25,10 @@ fn machines_of_all_kinds_boot_from_the_network_get_their_disks_and_start_from_th
     let kinds = [Firmware::Bios, Firmware::Uefi, Firmware::SecureHttp];
     let options: Vec<_> =
         (0..3).map(|plug| site.options(kinds[plug as usize], plug, &[DISK_BYTES])).collect();
+    // The disk of one of them was used.
+    soil_around(&site.bench.path("disk.img"), &options[1].disks[0], DISK_BYTES);
     // The first one is asked who it is; what nobody admitted is not installed.
-    let mut first = site.start(&options[0]);
-    first.wait_for("waiting: an administrator must admit this machine", None, PATIENCE).unwrap();
+    let first = site.start_until(&options[0], ADMIT);
     let hosts = site.tell("hosts");
     assert!(hosts.contains(&card(0)) && hosts.contains("not admitted"), "{hosts}");
     let refused = site.tell(&format!("deploy debian {}", card(0)));
@@ -37,20 +38,14 @@ fn machines_of_all_kinds_boot_from_the_network_get_their_disks_and_start_from_th
         assert!(added.contains(&format!("out: added lab-{plug}")), "{added}");
     }
     assert!(site.tell("deploy nothing lab").ends_with("exit: 10\n"));
-    let deployed = site.tell("deploy debian lab");
+    let deployed = site.tell("deploy debian lab --yes");
     assert!(deployed.contains("job for lab-0, lab-1, lab-2, when it boots: install debian@1"), "{deployed}");
 
     let mut machines = vec![first, site.start(&options[1]), site.start(&options[2])];
     for plug in 0..3 {
-        // Firmware that hears nothing for five seconds gives up, as it may beside other machines on the same cores.
-        // Somebody switches it on again.
         let login = format!("lab-{plug} login:");
-        let mut attempts = 1..3;
-        while let Err(error) = machines[plug].wait_for(&login, Some(GIVEN_UP), PATIENCE) {
-            assert!(error.to_string().contains(GIVEN_UP) && attempts.next().is_some(), "{error}");
-            drop(machines.remove(plug));
-            machines.insert(plug, site.start(&options[plug]));
-        }
+        let machine = site.wait_for(machines.remove(plug), &options[plug], &login);
+        machines.insert(plug, machine);
         let host = site.host(&card(u32::try_from(plug).unwrap()));
         let stage = host["job"]["stage"].as_str().unwrap();
         assert!(["done", "back"].contains(&stage), "{host}");
@@ -65,16 +60,20 @@ fn machines_of_all_kinds_boot_from_the_network_get_their_disks_and_start_from_th
     let captured = site.tell("hosts capture lab-1 back");
     assert!(captured.contains("job for lab-1, when it boots: capture back"), "{captured}");
     drop(machines.remove(1));
-    let mut again = site.start(&options[1]);
+    let mut again = site.start_at_once(&options[1]);
+    // It may write to the repository: somebody looks whose key it is.
+    again.wait_for("waiting: an administrator must confirm the key", FAILED, PATIENCE).unwrap();
+    let key = site.host(&card(1))["key"]["fingerprint"].as_str().unwrap().to_owned();
+    assert!(site.tell(&format!("hosts admit {key}")).contains("admitted lab-1"));
     again.wait_for("starting from the disk", FAILED, PATIENCE).unwrap();
     let versions = site.bench.see("images back");
     assert!(versions.contains("out:       1  3.0 GiB") && versions.contains("root@lab-1"), "{versions}");
     assert!(site.tell("hosts log lab-1").contains("exit: 0"));
     // It vanishes before its system is there, and is named. Its image goes to another machine.
     drop(again);
-    assert!(site.tell("deploy back lab-0").contains("install back@1"));
+    assert!(site.tell("deploy back lab-0 --yes").contains("install back@1"));
     drop(machines.remove(0));
-    let mut other = site.start(&options[0]);
+    let mut other = site.start_at_once(&options[0]);
     other.wait_for("lab-0 login:", FAILED, PATIENCE).unwrap();
     let hosts = site.tell("hosts");
     assert!(hosts.contains("install back@1: done") || hosts.contains("install back@1: back"), "{hosts}");
@@ -106,9 +105,7 @@ fn machines_that_vanish_while_they_boot_are_named_and_boot_with_loss() {
     let machine = site.start(&options[1]);
     wait_until("TFTP has begun", || site.log().contains("reads grubx64.efi"));
     drop(machine);
-    let mut machine = site.start(&options[2]);
-    machine.wait_for("Linux version", None, PATIENCE).unwrap();
-    drop(machine);
+    drop(site.start_until(&options[2], STARTED));
     for plug in 0..3 {
         wait_until("it is missed", || site.host(&card(plug))["job"]["stage"] == "lost");
         let reason = site.host(&card(plug))["job"]["reason"].as_str().unwrap().to_owned();
@@ -120,7 +117,7 @@ fn machines_that_vanish_while_they_boot_are_named_and_boot_with_loss() {
         assert!(reason.contains(wanted), "{plug}: {reason}");
     }
     // All come back, and do what they were to do.
-    let mut machines: Vec<_> = options.iter().map(|options| site.start(options)).collect();
+    let mut machines: Vec<_> = options.iter().map(|options| site.start_at_once(options)).collect();
     wait_until("the disk is wiped", || site.host(&card(0))["job"]["stage"] == "done");
     assert!(fs::read(&options[0].disks[0]).unwrap().iter().all(|byte| *byte == 0));
     for machine in &mut machines[1..] {
@@ -145,10 +142,10 @@ fn machines_that_go_wrong_are_named_and_go_on() {
         let added = site.tell(&format!("hosts add {} --name {name}", card(plug)));
         assert!(added.contains("out: added"), "{added}{}", site.log());
     }
-    assert!(site.tell("deploy debian one small").contains("job for one, small"));
+    assert!(site.tell("deploy debian one small --yes").contains("job for one, small"));
     let one = site.options(Firmware::Bios, 0, &[DISK_BYTES, DISK_BYTES]);
     let small = site.options(Firmware::Bios, 1, &[64 << 20]);
-    let (mut machine, mut other) = (site.start(&one), site.start(&small));
+    let (mut machine, mut other) = (site.start_at_once(&one), site.start_at_once(&small));
     // Several disks and no rule: none is touched, and they are named. A disk that is too small: so it says.
     machine.wait_for("the job failed", None, PATIENCE).unwrap();
     let host = site.host(&card(0));
@@ -162,7 +159,7 @@ fn machines_that_go_wrong_are_named_and_go_on() {
     drop(other);
 
     // The machine waits, and takes the next job at once. The server is restarted in the middle of it.
-    assert!(site.tell("deploy debian one --disk disk:serial=S2").ends_with("exit: 0\n"));
+    assert!(site.tell("deploy debian one --yes --disk disk:serial=S2").ends_with("exit: 0\n"));
     wait_until("the second disk is written", || written(&one.disks[1]) > 32 << 20);
     site.serve(ALONE);
     machine.wait_for("starting from the disk", None, PATIENCE).unwrap();
@@ -170,13 +167,13 @@ fn machines_that_go_wrong_are_named_and_go_on() {
 
     // It loses its power in the middle of another install, is named, and goes on when it is back.
     drop(machine);
-    assert!(site.tell("deploy debian one --disk disk:serial=S1").ends_with("exit: 0\n"));
-    let machine = site.start(&one);
+    assert!(site.tell("deploy debian one --yes --disk disk:serial=S1").ends_with("exit: 0\n"));
+    let machine = site.start_at_once(&one);
     wait_until("the first disk is written", || written(&one.disks[0]) > 32 << 20);
     drop(machine);
     wait_until("the machine is lost", || site.host(&card(0))["job"]["stage"] == "lost");
     assert!(site.tell("hosts").contains("it goes on when it boots again"));
-    let mut machine = site.start(&one);
+    let mut machine = site.start_at_once(&one);
     machine.wait_for("one login:", FAILED, PATIENCE).unwrap();
     assert!(["done", "back"].contains(&site.host(&card(0))["job"]["stage"].as_str().unwrap()));
 }
@@ -186,7 +183,7 @@ fn signed_site(machines: u32, more: &str) -> Option<Site> {
     if !lab::available_or_skip() {
         return None;
     }
-    let site = Site { bench: Bench::new(), room: Room::build(machines).unwrap(), server: None };
+    let site = Site { bench: Bench::of_machines(), room: Room::build(machines).unwrap(), server: None };
     // The page's commands for a key, up to ours.
     let commands = block_of_the_page("A key of your own", "sh");
     let mut keys = Command::new("sh");
@@ -215,14 +212,13 @@ fn firmware_that_knows_its_owners_key_alone_starts_nothing_else() {
     };
     let options = [own(Firmware::SecureHttp, 0), own(Firmware::SecurePxe, 1), own(Firmware::SecureHttp, 2)];
     for options in &options[..2] {
-        let mut machine = site.start(options);
-        machine.wait_for("waiting: an administrator must admit this machine", None, PATIENCE).unwrap();
+        let machine = site.start_until(options, ADMIT);
         assert!(machine.console().contains(", uefi, secure boot,"), "{}", machine.console());
     }
     // The same kernel and system, by the loaders that Microsoft and Debian have signed.
     let stick = site.bench.path("boot/diskcast.iso");
     let mut machine = site.start(&BareOptions { stick: Some(stick), plug: None, ..options[2].clone() });
-    machine.wait_for("Access Denied", Some("Linux version"), PATIENCE).unwrap();
+    machine.wait_for("Access Denied", Some(STARTED), PATIENCE).unwrap();
 }
 
 #[test]
@@ -237,9 +233,9 @@ fn a_signed_file_starts_by_shim_and_a_changed_one_does_not() {
         ..site.options(firmware, plug, &[])
     };
     let options = [own(Firmware::SecureHttp, 0), own(Firmware::SecurePxe, 1), own(Firmware::SecureHttp, 2)];
-    let mut machines = [site.start(&options[0]), site.start(&options[1])];
-    for machine in &mut machines {
-        machine.wait_for("waiting: an administrator must admit this machine", None, PATIENCE).unwrap();
+    let [first, second] = [site.start(&options[0]), site.start(&options[1])];
+    let machines = [site.wait_for(first, &options[0], ADMIT), site.wait_for(second, &options[1], ADMIT)];
+    for machine in &machines {
         assert!(machine.console().contains(", uefi, secure boot,"), "{}", machine.console());
         let pin = "diskcast.server=https://10.9.0.1:7717 diskcast.pin=";
         assert!(machine.console().contains(&format!("Kernel command line: {pin}")), "{}", machine.console());
@@ -258,7 +254,7 @@ fn a_signed_file_starts_by_shim_and_a_changed_one_does_not() {
     fs::write(&image, bytes).unwrap();
     site.serve("");
     let mut machine = site.start(&options[2]);
-    machine.wait_for("Security Violation", Some("Linux version"), PATIENCE).unwrap();
+    machine.wait_for("Security Violation", Some(STARTED), PATIENCE).unwrap();
     // Who serves an image of another server is told so.
     drop(machine);
     site.server = None;
@@ -310,11 +306,11 @@ fn beside_another_dhcp_server_only_the_loader_comes_from_us() {
     let capture = Running(site.room.inside(&command).stderr(Stdio::null()).spawn().unwrap());
     let other = dnsmasq(&site, &neighbour, "");
     site.serve("");
-    let admit = "waiting: an administrator must admit this machine";
     let kinds = [Firmware::Uefi, Firmware::SecureHttp];
     let options = [0, 1].map(|plug| site.options(kinds[plug as usize], plug, &[]));
-    let mut machines = options.each_ref().map(|options| site.start(options));
-    machines.iter_mut().for_each(|machine| machine.wait_for(admit, None, PATIENCE).unwrap());
+    let [first, second] = options.each_ref().map(|options| site.start(options));
+    // The system in memory asks for an address, too. Of the others the firmware is what is looked at.
+    let machines = [site.wait_for(first, &options[0], ADMIT), site.wait_for(second, &options[1], STARTED)];
     drop((machines, capture));
     let mut read = Command::new("tcpdump");
     let text = read.args(["-n", "-v", "-r"]).arg(&seen).output().unwrap();
@@ -332,8 +328,7 @@ fn beside_another_dhcp_server_only_the_loader_comes_from_us() {
     let _other = dnsmasq(&site, &neighbour, &settings);
     site.serve("--dhcp off");
     for (firmware, plug) in [(Firmware::Bios, 2), (Firmware::Uefi, 3), (Firmware::SecureHttp, 4)] {
-        let mut machine = site.start(&site.options(firmware, plug, &[]));
-        machine.wait_for(admit, None, PATIENCE).unwrap();
+        drop(site.start_until(&site.options(firmware, plug, &[]), STARTED));
     }
     // And a machine that can't boot from the network at all starts from a USB stick with what the server offers.
     let stick = site.bench.path("stick");
@@ -342,8 +337,7 @@ fn beside_another_dhcp_server_only_the_loader_comes_from_us() {
     assert!(site.room.inside(&command).status().unwrap().success());
     for (firmware, plug) in [(Firmware::Bios, 0), (Firmware::SecureHttp, 1)] {
         let options = BareOptions { stick: Some(stick.clone()), ..site.options(firmware, plug, &[1 << 30]) };
-        let mut machine = site.start(&options);
-        machine.wait_for(admit, None, PATIENCE).unwrap();
+        let _machine = site.start_until(&options, ADMIT);
         let disks = &site.host(&card(plug))["facts"]["disks"];
         assert_eq!(disks.as_array().unwrap().len(), 1, "the stick is no disk to work on: {disks}");
     }

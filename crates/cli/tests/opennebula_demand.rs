@@ -1,10 +1,6 @@
 //! OpenNebula's drivers, with disks whose image comes when it is read: hosts show images by `diskcast mount`.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-mod opennebula_common;
-
-use opennebula_common::{Cloud, Disk};
+use crate::opennebula_common::{Cloud, Disk};
 
 #[test]
 fn a_disk_is_there_before_its_image_is() {

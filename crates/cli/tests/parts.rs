@@ -1,66 +1,18 @@
 //! Tests installs of one partition into one that exists: filesystems of DOS and Windows know their new place, and
 //! nothing else on the disk changes. mtools, ntfs-3g's and ext's checkers say whether they are right.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
-
-mod common;
 
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use common::{Bench, assert_same};
-
-/// Writes a partition table, as sfdisk reads it.
-fn partition(bench: &Bench, file: &str, table: &str) {
-    let mut child = Command::new("/usr/sbin/sfdisk")
-        .args(["--quiet", "--no-reread"])
-        .arg(bench.path(file))
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(table.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success());
-}
+use crate::common::targets::{PARTS, lab, partition};
+use crate::common::{Bench, assert_same};
 
 /// A file of noise.
 fn noise(bench: &Bench, name: &str, mib: usize, seed: u64) {
     let mut bytes = vec![0; mib << 20];
     base::Chance::from_seed(seed).fill(&mut bytes);
     fs::write(bench.path(name), bytes).unwrap();
-}
-
-/// Sectors of the three partitions: FAT, ext4, NTFS. They end inside chunks.
-const PARTS: [(u64, u64); 3] = [(2048, 20_611), (24_576, 33_001), (57_856, 30_007)];
-
-/// A disk with three filesystems, captured as `lab@1`.
-fn lab() -> Bench {
-    let bench = Bench::new();
-    bench.tool("truncate -s 48M disk.img");
-    let lines = PARTS.map(|(start, size)| format!("start={start}, size={size}\n"));
-    partition(&bench, "disk.img", &format!("label: gpt\nunit: sectors\n{}", lines.concat()));
-    noise(&bench, "file", 3, 7);
-    for ((start, size), name) in PARTS.into_iter().zip(["fat", "ext", "ntfs"]) {
-        bench.tool(&format!("truncate -s {} {name}", size * 512));
-        match name {
-            "fat" => {
-                bench.tool(&format!("mkfs.vfat -F 16 -h {start} {name}"));
-                bench.tool("mcopy -i fat file ::file");
-            }
-            "ext" => {
-                bench.tool("mkdir tree");
-                bench.tool("cp file tree/file");
-                bench.tool("mke2fs -q -t ext4 -d tree ext");
-            }
-            _ => {
-                bench.tool(&format!("mkntfs -Q -F -q -s 512 -p {start} -H 16 -S 63 ntfs"));
-                bench.tool("ntfscp ntfs file file");
-            }
-        }
-        bench.tool(&format!("dd if={name} of=disk.img bs=512 seek={start} conv=notrunc status=none"));
-    }
-    assert!(bench.see("capture disk.img lab -q").ends_with("exit: 0\n"));
-    bench
 }
 
 /// Takes a partition out of `other.img`.
@@ -224,6 +176,39 @@ fn what_could_hit_another_partition_is_refused() {
 }
 
 #[test]
+fn a_volume_that_the_image_does_not_have_is_refused_before_the_first_write() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.tool("truncate -s 64M disk.img");
+    partition(&bench, "disk.img", "label: gpt\nunit: sectors\nstart=2048, size=120000\n");
+    let path = bench.path("disk.img").display().to_string();
+    let device = bench.tool(&format!("losetup --find --show --offset 1048576 --sizelimit 61440000 {path}"));
+    let device = device.trim();
+    for words in ["pvcreate DEVICE", "vgcreate vg DEVICE", "lvcreate -an -Zn -Wn -y -L 20M -n root vg"] {
+        let (tool, rest) = words.split_once(' ').unwrap();
+        let rest = rest.replace("DEVICE", device);
+        bench.tool(&format!("{tool} -q --driverloaded n --devices {device} {rest}"));
+    }
+    bench.tool(&format!("losetup --detach {device}"));
+    assert!(bench.see("capture disk.img lvm -q").ends_with("exit: 0\n"));
+    noise(&bench, "other.img", 80, 8);
+    let before = fs::read(bench.path("other.img")).unwrap();
+    let server = bench.serve("");
+    let fetch = format!("fetch {} lvm other.img --token-file join.token", server.url);
+    for command in ["install lvm other.img", &fetch] {
+        for more in ["", " -n"] {
+            let seen = bench.see(&format!("{command} --overwrite --grow=1/none{more}"));
+            let text = "there is no logical volume `none`; there are: root";
+            assert!(seen.contains(text) && seen.ends_with("exit: 11\n"), "{command}{more}: {seen}");
+        }
+    }
+    assert!(before == fs::read(bench.path("other.img")).unwrap());
+    server.kill();
+}
+
+#[test]
 fn an_encrypted_part_is_right_too() {
     let bench = lab();
     fs::remove_dir_all(bench.path("repo")).unwrap();
@@ -268,6 +253,60 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
     let seen = bench.see("install lab other.img --partition 3 --into 2 -n");
     assert!(seen.ends_with("exit: 0\n"), "{seen}");
     assert!(before == fs::read(bench.path("other.img")).unwrap());
+}
+
+/// A filesystem in memory, unmounted when this is dropped.
+struct Memory(std::path::PathBuf);
+
+impl Memory {
+    fn of(bench: &Bench, name: &str, mib: u32) -> Self {
+        fs::create_dir(bench.path(name)).unwrap();
+        bench.tool(&format!("mount -t tmpfs -o size={mib}M none {name}"));
+        Self(bench.path(name))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let done = lab::unmount(&self.0);
+        assert!(std::thread::panicking() || done.is_ok(), "{done:?}");
+    }
+}
+
+#[test]
+fn a_target_without_room_is_refused_before_the_first_write() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    // Half of it is content: 4 MiB.
+    bench.disk("disk.img", 8, 1);
+    assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+    let server = bench.serve("");
+    let fetch = format!("fetch {} web", server.url);
+    let (_small, _middle) = (Memory::of(&bench, "small", 3), Memory::of(&bench, "middle", 6));
+    for words in [
+        "small/out.img",
+        "small/out.img --as qcow2",
+        "out.img --also small/out.img",
+        "middle/out.img --also middle/two.img",
+        "middle/out.img --also middle/two.img --as qcow2",
+    ] {
+        for command in ["install web", &fetch] {
+            let token = if command == "install web" { "" } else { "--token-file join.token" };
+            let seen = bench.see(&format!("{command} {words} {token}"));
+            assert!(seen.contains("has room for") && seen.contains("hint: nothing was written"), "{seen}");
+            assert!(seen.ends_with("exit: 11\n"), "{words}: {seen}");
+            assert!(
+                ["small/out.img", "middle/out.img", "out.img"].iter().all(|name| !bench.path(name).exists())
+            );
+        }
+    }
+    // What the target holds makes room.
+    assert!(bench.see("install web middle/out.img -q").ends_with("exit: 0\n"));
+    assert!(bench.see("install web middle/out.img --overwrite -q").ends_with("exit: 0\n"));
+    assert_same(&bench.path("disk.img"), &bench.path("middle/out.img"));
+    server.kill();
 }
 
 #[test]

@@ -1,21 +1,18 @@
 //! Tests the real binary on hosts of a virtual network that serve each other: one after the other, one that joins late,
 //! and a server that is killed meanwhile; and attached disks that do.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod attach_common;
-mod common;
 
 use std::path::PathBuf;
 
-use attach_common::{Attached, run, status};
-use common::running::Running;
-use common::{Bench, Served, assert_same};
 use lab::{Host, Star, StarOptions};
 use serde_json::Value;
 
+use crate::attach_common::{Attached, run, status};
+use crate::common::running::Running;
+use crate::common::{Bench, Served, assert_same};
+
 /// Starts a fetch on a host.
 fn fetch(bench: &Bench, host: &Host, url: &str, more: &str) -> Running {
-    let target = format!("disk-{}.img", host.index());
+    let target = bench.host_target(host.index());
     let words = format!("fetch {url} web {target} --token-file join.token --json {more}");
     Running::start(bench.command_in(host, &words))
 }

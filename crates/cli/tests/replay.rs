@@ -1,15 +1,11 @@
 //! Signed versions that are put where they do not belong: into another repository, back after newer ones, or from the
 //! time before signatures named their repository. Runs the real binary.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use common::{Bench, assert_same};
+use crate::common::{Bench, assert_same};
 
 /// Copies the folder `from` with all its contents over `to`.
 fn copy_all(from: &Path, to: &Path) {

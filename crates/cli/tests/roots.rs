@@ -1,11 +1,8 @@
 //! Tests that a real Debian, whatever filesystem its root has, boots from larger and from smaller disks.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
-
-mod common;
 
 use std::process::Command;
 
-use common::{Bench, boot, with_debian};
+use crate::common::{Bench, boot, with_debian};
 
 /// Makes `made.img` of `debian.img`: the same system, but its root is of kind `$1`, made by `$2`, and begins with a
 /// subvolume if it is btrfs. There is no swap space.

@@ -1,13 +1,11 @@
 //! Tests repositories in S3 with the binary: variables, errors, and the same commands as for a folder.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by it")]
-
-mod common;
-
 use std::process::{Command, Stdio};
 
-use common::{Bench, assert_same};
 use lab::{Engine, Gateway};
+
+use crate::common::targets::soil;
+use crate::common::{Bench, assert_same};
 
 const BUCKET: &str = "s3://images/lab";
 
@@ -105,6 +103,7 @@ fn what_is_flipped_or_missing_in_a_bucket_is_named_never_served_and_healed() {
     let healed = see("verify --repair s3://images/other");
     assert_eq!(healed.matches("out: healed: ").count(), 3, "{healed}");
     assert!(healed.ends_with("exit: 0\n") && see("verify").ends_with("exit: 0\n"));
+    soil(&bench.path("out.img"), disk.metadata().unwrap().len());
     assert!(see("install web out.img -q --yes").ends_with("exit: 0\n"));
     assert_same(&disk, &bench.path("out.img"));
 }

@@ -1,9 +1,7 @@
 //! Tests the real server and its clients on loopback.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::{Bench, assert_same};
+use crate::common::targets::soil;
+use crate::common::{Bench, assert_same};
 
 #[test]
 fn two_clients_fetch_by_multicast_and_one_by_unicast() {
@@ -14,10 +12,13 @@ fn two_clients_fetch_by_multicast_and_one_by_unicast() {
     let fetch = |target: &str, more: &str| {
         bench.command(&format!("fetch {} web {target} --token-file join.token --json {more}", server.url))
     };
+    for name in ["b.img", "c.img"] {
+        soil(&bench.path(name), 16 << 20);
+    }
     let first = fetch("a.img", "").stdout(std::process::Stdio::piped()).spawn().unwrap();
-    let second = fetch("b.img", "--receiver second").output().unwrap();
+    let second = fetch("b.img", "--overwrite --receiver second").output().unwrap();
     let first = first.wait_with_output().unwrap();
-    let third = fetch("c.img", "--transport unicast").output().unwrap();
+    let third = fetch("c.img", "--overwrite --transport unicast").output().unwrap();
     for (output, target) in [(&first, "a.img"), (&second, "b.img"), (&third, "c.img")] {
         assert!(output.status.success(), "{}", bench.show(output));
         assert_same(&disk, &bench.path(target));

@@ -1,19 +1,16 @@
 //! Sets of disks at one moment, by the real binary: attached disks under writers that pass messages to each other, on
 //! hosts that are reached by OpenSSH's servers, which fail in the middle.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod attach_common;
-mod common;
-mod set_common;
 
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use attach_common::Attached;
-use common::running::Running;
 use serde_json::json;
-use set_common::{Agent, FREEZE, Ring, Site, THAW, of};
+
+use crate::attach_common::{self, Attached};
+use crate::common;
+use crate::common::running::Running;
+use crate::set_common::{self, Agent, FREEZE, Ring, Site, THAW, of};
 
 #[test]
 fn disks_of_one_moment_are_resumed_on_other_hosts_and_committed_there() {

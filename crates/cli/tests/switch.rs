@@ -1,13 +1,11 @@
 //! Tests `diskcast switch` on the switches of a virtual network: real servers and fetches around it, and its death in
 //! the middle of a transfer.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
-use common::running::Running;
-use common::{Bench, Served, assert_same};
 use lab::{Host, Star, StarOptions, SwitchOptions};
 use serde_json::Value;
+
+use crate::common::running::Running;
+use crate::common::{Bench, Served, assert_same};
 
 const RATE: u64 = 100_000_000;
 const MEBIBYTES: usize = 64;
@@ -52,7 +50,7 @@ impl Room {
     }
 
     fn fetch(&self, host: &Host, more: &str) -> Running {
-        let target = format!("disk-{}.img", host.index());
+        let target = self.bench.host_target(host.index());
         let words = format!("fetch {} web {target} --token-file join.token --json {more}", self.server.url);
         Running::start(self.bench.command_in(host, &words))
     }

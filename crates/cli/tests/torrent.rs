@@ -1,14 +1,12 @@
 //! BitTorrent in a lab: `serve --torrent`, `fetch --torrent`, and clients of others, in one swarm.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use common::running::Running;
-use common::{Bench, Served, Xfs, assert_same};
 use lab::{Star, StarOptions};
+
+use crate::common::running::Running;
+use crate::common::{Bench, Served, Xfs, assert_same};
 
 /// A process that ends with the test.
 struct Program(Child);
@@ -104,10 +102,9 @@ impl Room {
     }
 
     fn fetch(&self, host: u32, more: &str) -> Running {
-        let words = format!(
-            "fetch {} web disk-{host}.img --token-file join.token --json --torrent {more}",
-            self.server.url
-        );
+        let target = self.bench.host_target(host);
+        let words =
+            format!("fetch {} web {target} --token-file join.token --json --torrent {more}", self.server.url);
         Running::start(self.bench.command_in(self.star.host(host), &words))
     }
 

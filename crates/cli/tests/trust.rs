@@ -1,13 +1,9 @@
 //! Tests the repair of damaged objects with the real binary: a capture of the same disk repairs them, and a published
 //! version can be installed.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests unwrap, too")]
-
-mod common;
-
 use std::fs;
 
-use common::{Bench, assert_same};
+use crate::common::{Bench, assert_same};
 
 /// Flips a byte of every object of `kind`; the lengths stay the same.
 fn rot(bench: &Bench, kind: &str) {

@@ -1,8 +1,5 @@
 //! Tests logical volumes in a machine whose kernel has them: as sources in use, as targets that are made, as snapshots
 //! of each other; and the disk below, to which a kernel has written. LVM's and ext's own tools judge.
-#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
-
-mod common;
 
 use std::fs;
 use std::path::Path;
@@ -10,9 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use base::ErrorKind;
-use common::Bench;
 use lab::boot::Disk;
 use lab::guest;
+
+use crate::common::{self, Bench};
 
 /// What the machine does when it starts. It ends with a line of its own, or switches itself off.
 const GUEST: &str = r#"

@@ -1,17 +1,17 @@
 //! What people read when a command fails or is interrupted: errors, hints, and nothing that a terminal obeys.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStringExt as _;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use base::Digest;
-use common::Bench;
-use common::between::between;
+
+use crate::common::Bench;
+use crate::common::between::between;
 
 /// How long a command may take until it asks for what it is interrupted at.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -170,4 +170,57 @@ fn what_a_server_answers_is_said_without_the_request() {
         assert!(!missing.contains("chunks/") && !missing.contains("--resume"), "{words}: {missing}");
         assert!(missing.ends_with("exit: 10\n"), "{words}: {missing}");
     }
+}
+
+/// Names of files are bytes. Each `%` stands for one that is not UTF-8.
+#[test]
+fn paths_that_are_not_utf8_are_paths_like_others() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 2, 1);
+    let path = |word: &str| {
+        let bytes = word.bytes().map(|byte| if byte == b'%' { 0xFF } else { byte });
+        OsString::from_vec(bytes.collect())
+    };
+    std::fs::rename(bench.path("disk.img"), bench.path("").join(path("%.img"))).unwrap();
+    std::fs::create_dir(bench.path("").join(path("%"))).unwrap();
+    let run = |words: &str, folder: &str| {
+        let mut command = bench.command("");
+        command.args(words.split_whitespace().map(path)).current_dir(bench.path("").join(path(folder)));
+        bench.show(&command.output().unwrap())
+    };
+    let mut wrong = String::new();
+    for (words, code) in [
+        ("capture %.img web", 0),
+        ("capture %.img web -n", 0),
+        ("commit web %.img", 0),
+        ("install web %.out --overwrite", 0),
+        ("install web %.out --overwrite -n", 0),
+        ("install web out.img --also %.also --overwrite", 0),
+        ("install web %.qcow2 --as qcow2 --overwrite", 0),
+        ("install web %.small --as qcow2 --compress --overwrite", 0),
+        ("install web top.qcow2 --as qcow2 --copy-of %.out --overwrite", 11),
+        ("capture %.qcow2 web", 0),
+        ("grow %.out -n", 11),
+        ("personalize %.out --hostname a -n", 11),
+        ("key new %.key -n", 0),
+        ("key new --encryption %.encryption -n", 0),
+        ("mount %.mount -n", 0),
+        ("attach web -n --nbd %.socket", 0),
+        ("boot-image %.boot --kernel %.missing", 2),
+        ("--repo %.repo images", 2),
+    ] {
+        for form in ["", " --json"] {
+            let seen = run(&format!("{words}{form}"), ".");
+            if !seen.ends_with(&format!("exit: {code}\n")) {
+                wrong += &format!("{words}{form}: {seen}");
+            }
+        }
+    }
+    assert_eq!(wrong, "");
+    for words in ["--repo repo init", "--repo . images"] {
+        let seen = run(words, "%");
+        assert!(seen.contains("not UTF-8") && seen.ends_with("exit: 2\n"), "{words}: {seen}");
+    }
+    let seen = run("attach web --prepare --name vm --nbd %.socket", ".");
+    assert!(seen.contains("UTF-8") && seen.ends_with("exit: 2\n"), "{seen}");
 }

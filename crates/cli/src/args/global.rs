@@ -32,10 +32,10 @@ pub(crate) struct Global {
     /// Print more details
     #[arg(short, long, global = true)]
     pub verbose: bool,
-    /// Overwrite disks and remove data without asking
+    /// Overwrite disks and remove data without asking; needed for that where standard input is no terminal
     #[arg(short, long, global = true)]
     pub yes: bool,
-    /// Check everything and print what would be done, but change nothing
+    /// Check what can be checked and print what would be done, but change nothing. A command that can't tell refuses it
     #[arg(short = 'n', long, global = true)]
     pub dry_run: bool,
     #[command(flatten)]

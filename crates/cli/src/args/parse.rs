@@ -38,7 +38,11 @@ pub(crate) fn parse_wish(text: &str) -> Result<Wish, String> {
     };
     match volume {
         Some("") => Err("expected the name of a logical volume after the slash".to_owned()),
-        volume => Ok(Wish { number: number.filter(|number| *number > 0), volume: volume.map(str::to_owned) }),
+        volume => Ok(Wish {
+            number: number.filter(|number| *number > 0),
+            volume: volume.map(str::to_owned),
+            to_gpt: false,
+        }),
     }
 }
 

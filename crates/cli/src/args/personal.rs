@@ -13,6 +13,9 @@ pub(crate) struct Own {
     /// New identifiers of disk and partitions (references change, too), new SSH host keys, a new machine-id
     #[arg(long, help_heading = HEADING)]
     pub new_identity: bool,
+    /// Give a new identity even if files that can't be changed name old identifiers: the machine may not start
+    #[arg(long, help_heading = HEADING, requires = "new_identity")]
+    pub accept_stale_ids: bool,
     /// Host name of the machine
     #[arg(long, help_heading = HEADING, value_name = "NAME")]
     pub hostname: Option<String>,
@@ -38,6 +41,7 @@ impl Own {
     pub(crate) fn personal(&self) -> Personal {
         Personal {
             new_identity: self.new_identity,
+            accepts_stale: self.accept_stale_ids,
             host_name: self.hostname.clone(),
             seed: self.cloud_init.clone(),
             copies: self.copies.clone(),

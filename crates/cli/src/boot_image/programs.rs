@@ -20,6 +20,7 @@ const PROGRAMS: &[&str] = &[
     "busybox",
     "dmsetup",
     "e2fsck",
+    "e2image",
     "efibootmgr",
     "fsck.fat",
     "kmod",

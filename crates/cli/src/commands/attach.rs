@@ -467,7 +467,7 @@ fn plan(context: &Context, settings: &Settings, folder: &Path, begin: Option<&Ma
     let number = begin.map(|manifest| manifest.number);
     let record = json!({
         "type": "plan", "name": settings.name, "image": settings.image, "number": number,
-        "nbd": nbd, "new": begin.is_some(),
+        "nbd": nbd.display().to_string(), "new": begin.is_some(),
     });
     context.output.result(&record, || {
         let (name, socket) = (&settings.name, nbd.display());
@@ -481,7 +481,7 @@ fn plan(context: &Context, settings: &Settings, folder: &Path, begin: Option<&Ma
 }
 
 fn prepared(context: &Context, name: &str, folder: &Path, base: &Manifest) -> Result<()> {
-    let Manifest { image, number, .. } = base;
+    let (Manifest { image, number, .. }, folder) = (base, folder.display().to_string());
     let record =
         json!({ "type": "prepared", "name": name, "image": image, "number": number, "folder": folder });
     context.output.result(&record, || {
@@ -492,7 +492,7 @@ fn prepared(context: &Context, name: &str, folder: &Path, base: &Manifest) -> Re
 fn announce(context: &Context, folder: &Path, status: &Status) -> Result<()> {
     let mut record = serde_json::to_value(status).expect("a status is plain data");
     record["type"] = json!("attached");
-    record["folder"] = json!(folder);
+    record["folder"] = json!(folder.display().to_string());
     context.output.answer(&record, || {
         let Status { name, image, number, .. } = status;
         format!("attached {image}@{number} as {name}: {}\n", status.nbd.join(" "))

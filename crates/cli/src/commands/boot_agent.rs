@@ -86,7 +86,8 @@ impl<'a> Agent<'a> {
 
     fn run(&self) -> Result<()> {
         let output = self.context.output;
-        output.note(&format!("this machine is {}", describe(self.caller.facts())));
+        let facts = describe(self.caller.facts());
+        output.note(&format!("this machine is {facts}, with the key {}", self.caller.key()));
         let (mut outcome, mut told, mut is_shell) = (None::<JobOutcome>, String::new(), false);
         loop {
             let answer = self.caller.ask(outcome.as_ref())?;

@@ -70,8 +70,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let made = boot_image::make(&args.out, &wanted, |step| output.note(step))?;
     let all = made.kernel_bytes + made.system_bytes;
     let record = json!({
-        "type": "boot_image", "folder": args.out, "kernel": made.release, "kernel_bytes": made.kernel_bytes,
-        "system_bytes": made.system_bytes,
+        "type": "boot_image", "folder": args.out.display().to_string(), "kernel": made.release,
+        "kernel_bytes": made.kernel_bytes, "system_bytes": made.system_bytes,
     });
     output.result(&record, || {
         format!("made {}: Linux {}, {} to load\n", args.out.display(), made.release, show_bytes(all))

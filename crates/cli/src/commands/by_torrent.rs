@@ -198,7 +198,8 @@ fn serve_others(context: &Context, fetched: &Fetched, time: Duration, stop: &Sto
 fn record(reference: &str, targets: &[PathBuf], done: &Done) -> serde_json::Value {
     let traffic = done.fetched.torrent.traffic();
     json!({
-        "type": "fetched", "reference": reference, "target": targets[0], "targets": targets, "transport": "torrent",
+        "type": "fetched", "reference": reference, "transport": "torrent",
+        "target": targets[0].display().to_string(), "targets": target::texts(targets),
         "torrent_bytes": traffic.received_bytes, "unicast_bytes": done.unicast_bytes,
         "served_bytes": traffic.sent_bytes, "unicast_reason": done.fetched.gave_up,
         "received_seconds": done.received.as_secs_f64(), "installed_seconds": done.installed.as_secs_f64(),

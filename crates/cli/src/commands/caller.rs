@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use net::api::{JobOutcome, JobProgress, MachineAnswer, MachineCall, MachineFacts};
+use net::api::{JobOutcome, JobProgress, MachineAnswer, MachineCall, MachineFacts, PROVES_NOTHING_MS};
 use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use net::machine_key::MachineKey;
@@ -13,6 +13,8 @@ use crate::exit::{Exit, Failure, Result};
 
 /// How often a machine calls while it works.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// How often a call is made that proves nothing, since it was the first one, or the server was restarted.
+const ATTEMPTS: u32 = 3;
 
 /// See the module.
 pub(super) struct Caller {
@@ -53,12 +55,18 @@ impl Caller {
         &self.facts
     }
 
+    /// What its key is called.
+    pub(super) fn key(&self) -> String {
+        self.key.fingerprint()
+    }
+
     /// Asks what to do.
     pub(super) fn ask(&self, outcome: Option<&JobOutcome>) -> Result<MachineAnswer> {
         self.call(None, None, outcome)
     }
 
-    /// Each call signs the nonce of the one before, so one waits for the other.
+    /// Each call signs the nonce of the one before, so one waits for the other. One that proves nothing is repeated at
+    /// once: the server has not heard it.
     fn call(
         &self,
         working: Option<u64>,
@@ -66,12 +74,17 @@ impl Caller {
         outcome: Option<&JobOutcome>,
     ) -> Result<MachineAnswer> {
         let mut nonce = self.nonce.lock();
-        let signature = nonce.take().map(|nonce| self.key.sign(&nonce, &self.facts.mac));
         let (facts, key, outcome) = (self.facts.clone(), self.key.public(), outcome.cloned());
-        let call = MachineCall { facts, key, signature, working, progress, outcome };
-        let answer = self.client.call_of_machine(&call)?;
-        *nonce = Some(answer.nonce.clone());
-        Ok(answer)
+        let mut call = MachineCall { facts, key, signature: None, working, progress, outcome };
+        let mut attempts = 1..ATTEMPTS;
+        loop {
+            call.signature = nonce.as_ref().map(|nonce| self.key.sign(nonce, &self.facts.mac));
+            let answer = self.client.call_of_machine(&call)?;
+            *nonce = Some(answer.nonce.clone());
+            if answer.again_ms >= PROVES_NOTHING_MS || attempts.next().is_none() {
+                return Ok(answer);
+            }
+        }
     }
 
     /// Does `work`, and calls the server meanwhile, so that it knows that this machine lives, and how far the work is.

@@ -5,25 +5,23 @@ use std::path::{Path, PathBuf};
 use base::ErrorKind;
 use base::units::{show_bytes, show_duration};
 use disk::logical_volume::{LogicalVolume, Snapshot};
-use disk::{DiskMap, ReadAt, SurveyOptions, TableKind};
-use image::{
-    CaptureOptions, Captured, Catalogue, ChunkSize, Cipher, KnownChunks, Manifest, ObjectSink, ObjectSource,
-    SourceRecord,
-};
+use disk::{DiskMap, SurveyOptions, TableKind};
+use image::{Catalogue, Cipher, KnownChunks, Manifest, ObjectSink, ObjectSource};
 use mirror::Images;
 use net::client::Client;
 use serde_json::json;
 use store::{ImageName, Reference, Repository, Writer};
 
 use super::Context;
+use super::surveyed::{self, Disk, Surveyed};
 use crate::args::parse::{parse_chunk_bytes, parse_label};
 use crate::args::{Effort, ServerAccess, SourceForm, Taking};
 use crate::clock;
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::Leaves;
-use crate::source::{self, Contents, StableSource};
-use crate::ui::progress::{Meter, show_rate};
-use crate::{connect, interrupt, paced, repository, version};
+use crate::source::{self, StableSource};
+use crate::ui::progress::show_rate;
+use crate::{connect, interrupt, repository, version};
 
 /// Capture a disk as a new version of an image
 ///
@@ -92,17 +90,12 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         }
         _ => None,
     };
+    let _keeper = client.as_ref().map(|client| connect::keep_token(context, client)).transpose()?;
     if let Some(address) = source::export(&args.source) {
         let disk = source::open_export(address, &args.taking)?;
         let is_live = !disk.is_read_only();
-        return capture(
-            context,
-            args,
-            (image, client),
-            &disk,
-            SurveyOptions { live: is_live, ..options },
-            &[],
-        );
+        let disk = Disk { disk: &disk, path: &args.source, live: is_live, stable: &[] };
+        return capture(context, args, (image, client), disk, &options);
     }
     let snapshot = args.taking.snapshot.then(|| snapshot(context, &args.source, INSTEAD)).transpose()?;
     let path = snapshot.as_ref().map_or(args.source.clone(), |snapshot| snapshot.volume().path());
@@ -177,59 +170,43 @@ fn read(
     (source, options): (&disk::Source, &SurveyOptions),
     stable: &StableSource<'_>,
 ) -> Result<()> {
-    let mut contents = Contents::of(context, source, &args.taking)?;
-    let linked = contents.linked().iter().map(|path| disk::open_source(path));
-    let linked = linked.collect::<base::Result<Vec<_>>>()?;
-    let all = SurveyOptions::default();
-    let others = linked.iter().map(|source| StableSource::begin(context, source, &all, &args.taking, &[]));
-    let others = others.collect::<Result<Vec<_>>>()?;
-    if !linked.is_empty() {
-        // Again, now that a change to its other files is noticed.
-        contents = Contents::of(context, source, &args.taking)?;
-    }
-    let stable: Vec<_> = std::iter::once(stable).chain(&others).collect();
-    let live = stable.iter().any(|stable| stable.is_live());
-    capture(context, args, to, contents.disk(), SurveyOptions { live, ..options.clone() }, &stable)
+    source::read(context, (source, stable), &args.taking, |contents, stable| {
+        let (disk, live) = (contents.disk(), stable.iter().any(|stable| stable.is_live()));
+        capture(context, args, to, Disk { disk, path: &args.source, live, stable }, options)
+    })
 }
 
 fn capture(
     context: &Context,
     args: &Args,
     (image, client): (ImageName, Option<Client>),
-    disk: &dyn ReadAt,
-    options: SurveyOptions,
-    stable: &[&StableSource<'_>],
+    disk: Disk<'_>,
+    options: &SurveyOptions,
 ) -> Result<()> {
-    let paced = args.effort.disk_rate.map(|rate| paced::source(disk, rate));
-    let disk = paced.as_ref().map_or(disk, |paced| paced);
-    let map = disk::survey(disk, &options)?;
-    map.warnings.iter().for_each(|warning| context.output.warning(warning));
-    context.output.note(&describe(disk.name(), &map));
-    let job = Job { context, args, image, disk, live: options.live, stable, map };
-    match client {
-        _ if context.global.dry_run => job.show_plan(),
-        Some(client) => job.to_server(&client),
-        None => job.to_repository(),
-    }
+    surveyed::survey(context, disk, options, (args.chunk, &args.effort), |surveyed| {
+        context.output.note(&describe(surveyed.disk.disk.name(), &surveyed.map));
+        let job = Job { context, args, image, surveyed };
+        match client {
+            _ if context.global.dry_run => job.show_plan(),
+            Some(client) => job.to_server(&client),
+            None => job.to_repository(),
+        }
+    })
 }
 
 struct Job<'a> {
     context: &'a Context,
     args: &'a Args,
     image: ImageName,
-    disk: &'a dyn ReadAt,
-    /// Whether something may write to it meanwhile.
-    live: bool,
-    /// The files of the disk, which must not change meanwhile.
-    stable: &'a [&'a StableSource<'a>],
-    map: DiskMap,
+    surveyed: Surveyed<'a>,
 }
 
 impl Job<'_> {
     fn show_plan(&self) -> Result<()> {
-        let bytes = self.map.allocated.sectors() * base::limits::SECTOR_BYTES;
+        let bytes = self.surveyed.map.allocated.sectors() * base::limits::SECTOR_BYTES;
         let record = json!({
-            "type": "plan", "source": self.disk.name(), "image": self.image.as_str(), "allocated_bytes": bytes,
+            "type": "plan", "source": self.surveyed.disk.disk.name(), "image": self.image.as_str(),
+            "allocated_bytes": bytes,
         });
         let image = &self.image;
         self.context
@@ -280,16 +257,11 @@ impl Job<'_> {
         objects: &dyn ObjectSource,
         cipher: &Cipher,
     ) -> Result<KnownChunks> {
-        let load = |version: &Manifest| match version.statistics.data_chunks {
-            0..=KNOWN_CHUNKS_MAX => {
-                Catalogue::load(version, objects, cipher).and_then(|found| KnownChunks::of(&found))
-            }
-            _ => Ok(KnownChunks::default()),
-        };
+        let load = |version: &Manifest| known_of(version, objects, cipher);
         if let Some(name) = &self.args.base {
             let version =
                 version::sight(self.context, images, place, &repository::reference(name)?)?.manifest;
-            return Ok(load(&version)?);
+            return load(&version);
         }
         let passes = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::Refused | ErrorKind::Corrupt);
         match images.find(&Reference::Newest(self.image.clone())) {
@@ -310,46 +282,12 @@ impl Job<'_> {
     ) -> Result<()> {
         interrupt::leaves(Leaves::NoVersion);
         let began = clock::now();
-        let meter = Meter::new(self.context.output, self.context.global.quiet);
-        let options = CaptureOptions {
-            chunk: ChunkSize::from_bytes(self.args.chunk).expect("checked with the arguments"),
-            threads: self.args.effort.threads.map_or(0, Into::into),
-            memory_bytes: self.args.effort.memory,
-            known,
-            cipher: cipher.clone(),
-            ..CaptureOptions::default()
-        };
-        let captured = image::capture(self.disk, &self.map, sink, &options, &meter);
-        meter.finish();
-        let mut draft = self.draft(&captured?)?;
-        for stable in self.stable {
-            draft.disk.live.extend(stable.end()?);
-        }
-        if self.live && self.stable.is_empty() {
-            draft.disk.live.push("is exported for writing".to_owned());
-        }
-        draft.disk.live.iter().for_each(|how| {
-            let name = self.disk.name();
-            self.context.output.warning(&format!("{name} {how}: the version is marked"));
-        });
-        interrupt::leaves(Leaves::PerhapsVersion);
+        let captured = self.surveyed.capture((sink, cipher), known)?;
+        let mut draft = self.surveyed.draft(self.image.as_str(), &captured, image::Made::CAPTURE)?;
+        draft.labels = self.args.labels.iter().cloned().collect();
         let version = publish(draft)?;
         interrupt::leaves(Leaves::Nothing);
         self.report(&version, clock::now().duration_since(began))
-    }
-
-    fn draft(&self, captured: &Captured) -> Result<Manifest> {
-        let stamp = repository::stamp();
-        let mut draft = Manifest::draft(self.image.as_str(), &self.map, captured, &stamp.created);
-        draft.creator = stamp.creator;
-        draft.labels = self.args.labels.iter().cloned().collect();
-        if !source::is_local(&self.args.source) {
-            return Ok(draft);
-        }
-        let mut salt = [0; 16];
-        getrandom::fill(&mut salt).map_err(std::io::Error::from)?;
-        draft.disk.source = SourceRecord::of(&disk::place_of(&self.args.source)?, self.map.window, salt);
-        Ok(draft)
     }
 
     fn report(&self, version: &Manifest, took: std::time::Duration) -> Result<()> {
@@ -368,6 +306,19 @@ impl Job<'_> {
             format!("captured {image}@{number}: {allocated} in use, image {encoded}, {took}, {rate}\n")
         })
     }
+}
+
+/// The chunks of `version`, so that equal content is not encoded again; none if there are too many. An error if its
+/// tree is damaged.
+pub(super) fn known_of(
+    version: &Manifest,
+    objects: &dyn ObjectSource,
+    cipher: &Cipher,
+) -> Result<KnownChunks> {
+    if version.statistics.data_chunks > KNOWN_CHUNKS_MAX {
+        return Ok(KnownChunks::default());
+    }
+    Ok(KnownChunks::of(&Catalogue::load(version, objects, cipher)?)?)
 }
 
 fn describe(name: &str, map: &DiskMap) -> String {

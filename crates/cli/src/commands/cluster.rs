@@ -1,6 +1,7 @@
 //! `diskcast cluster`: a cluster as a whole.
 
 mod certificate;
+mod limit;
 mod rebalance;
 mod rebuild;
 mod retire;
@@ -31,6 +32,7 @@ enum Command {
     Drain(retire::DrainArgs),
     Lost(retire::LostArgs),
     Rebalance(rebalance::Args),
+    Limit(limit::Args),
     RebuildIndex(rebuild::Args),
     Certificate(certificate::Args),
 }
@@ -42,6 +44,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Command::Drain(args) => retire::drain(context, args),
         Command::Lost(args) => retire::lost(context, args),
         Command::Rebalance(args) => rebalance::run(context, args),
+        Command::Limit(args) => limit::run(context, args),
         Command::RebuildIndex(args) => rebuild::run(context, args),
         Command::Certificate(args) => certificate::run(context, args),
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cluster::Opening;
 use daemon::cluster_parts::{DeviceOptions, serve_device};
 use serde_json::json;
 
@@ -21,12 +22,16 @@ use crate::repository;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  diskcast device /srv/disk-1 --new --metadata 127.0.0.1:7400 --cluster-token /etc/diskcast/cluster.token
   diskcast device /srv/disk-1 --metadata 127.0.0.1:7400 --cluster-token /etc/diskcast/cluster.token
   diskcast device /srv/disk-2 --metadata 10.0.0.1:7400 --listen 10.0.0.7:7420 --domain rack-3")]
 pub(crate) struct Args {
     /// Folder of its objects, on a disk of its own
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
+    /// Make a device in this folder, once. Without it an empty folder is refused: its disk may not be mounted
+    #[arg(long)]
+    pub new: bool,
     /// Address of the metadata service; of several instances, all of them
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
     pub metadata: Vec<String>,
@@ -53,6 +58,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let output = context.output;
     let part = serve_device(DeviceOptions {
         folder: args.folder.clone(),
+        opening: if args.new { Opening::OrNew } else { Opening::Existing },
         listen: args.listen,
         address: args.address.clone(),
         metadata: args.metadata.clone(),

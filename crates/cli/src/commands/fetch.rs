@@ -148,18 +148,20 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         stop.clone(),
         context.output,
     )?);
+    let _keeper = connect::keep_token(context, &client)?;
     let version = version::find(context, &*client, client.url(), &reference)?;
     let manifest = &version.manifest;
     if context.global.dry_run {
         check_form(args)?;
-        check_targets(&targets, manifest, &args.writing)?;
+        check_targets(&targets, manifest, (&*client, client.cipher()), &args.writing)?;
         let catalogue = Catalogue::load(manifest, &*client, client.cipher())?;
         for target in &targets {
             target::show_old(target, manifest, &catalogue, &args.writing, context.output)?;
         }
         let record = json!({
-            "type": "plan", "image": manifest.image, "number": manifest.number, "target": targets[0],
-            "targets": targets, "into": args.writing.into, "encoded_bytes": manifest.statistics.encoded_bytes,
+            "type": "plan", "image": manifest.image, "number": manifest.number,
+            "target": targets[0].display().to_string(), "targets": target::texts(&targets),
+            "into": args.writing.into, "encoded_bytes": manifest.statistics.encoded_bytes,
         });
         return context.output.result(&record, || target::plan(&targets, manifest, &args.writing));
     }
@@ -168,7 +170,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let reporter = HostReporter::start(&client, &name, reference);
     let reporter = if target::is_null(&args.target) { reporter.only_verifying() } else { reporter };
     if let Some(port) = args.torrent {
-        let disks = match open_all(context, args, &targets, manifest, &stop) {
+        let disks = match open_all(context, args, &targets, (manifest, &client), &stop) {
             Ok(disks) => disks,
             Err(refused) => {
                 reporter.refused(&refused.message);
@@ -181,7 +183,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         let writes = by_torrent::Writes { targets: &targets, writing: &args.writing, effort: &args.effort };
         return by_torrent::fetch(context, (&client, &version), writes, (disks, reporter), &way);
     }
-    let done = match open_all(context, args, &targets, manifest, &stop) {
+    let done = match open_all(context, args, &targets, (manifest, &client), &stop) {
         Ok(disks) => fetch(context, args, &client, &version, (disks, name, reporter), stop.clone())?,
         Err(refused) => {
             reporter.refused(&refused.message);
@@ -221,11 +223,11 @@ fn open_all(
     context: &Context,
     args: &Args,
     targets: &[PathBuf],
-    manifest: &Manifest,
+    (manifest, client): (&Manifest, &Client),
     stop: &Stop,
 ) -> Result<Vec<Arc<dyn WriteAt>>> {
     check_form(args)?;
-    check_targets(targets, manifest, &args.writing)?;
+    check_targets(targets, manifest, (client, client.cipher()), &args.writing)?;
     for target in targets {
         target::confirm(target, manifest, &context.global, Some(&args.writing))?;
     }
@@ -307,7 +309,7 @@ fn record(targets: &[PathBuf], manifest: &Manifest, done: &FetchReport) -> serde
     json!({
         "type": "fetched", "reference": done.reference, "root": manifest.root.name().to_hex(),
         "sector_bytes": manifest.logical_sector_bytes,
-        "target": targets[0], "targets": targets,
+        "target": targets[0].display().to_string(), "targets": target::texts(targets),
         "transport": way(done),
         "multicast_bytes": done.multicast_bytes, "unicast_bytes": done.unicast_bytes,
         "peer_bytes": done.peer_bytes, "peers": peer_record(done),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use disk::grow::{self, Choice, Grown, GrownVolume, Wish};
-use image::Manifest;
+use image::{Catalogue, Manifest, VersionReader};
 use serde_json::json;
 
 use super::Context;
@@ -13,6 +13,7 @@ use super::personalize::slots;
 use crate::args::Writing;
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::Leaves;
+use crate::library::Objects;
 use crate::ui::output::Output;
 use crate::{interrupt, target};
 
@@ -27,6 +28,7 @@ Examples:
   diskcast grow /dev/sdb
   diskcast grow disk.img --partition 3
   diskcast grow /dev/sdb --volume root                  in LVM
+  diskcast grow /dev/sdb --to-gpt -n                    show the plan for a disk of data above 2 TiB
   diskcast install web disk.img --size 20G --grow       in one go")]
 pub(crate) struct Args {
     /// Block device or raw file
@@ -37,6 +39,10 @@ pub(crate) struct Args {
     /// Logical volume in it that grows, too, if it is not the only one that can
     #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
+    /// Turn an MBR into a GPT first, to grow beyond 2 TiB: only where no machine starts from the disk by its MBR.
+    /// Partitions keep their numbers; their PARTUUIDs change
+    #[arg(long)]
+    pub to_gpt: bool,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -44,14 +50,25 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         let map = disk::survey(&disk::open_source(&args.disk)?, &disk::SurveyOptions::default())?;
         let choice = grow::choose(&grow::slots(&map), args.partition)?;
         choice.check()?;
-        let record =
-            json!({ "type": "plan", "disk": args.disk, "partition": choice.number, "kind": choice.kind });
+        if args.to_gpt {
+            grow::check_gpt(&args.disk)?;
+        }
+        let record = json!({
+            "type": "plan", "disk": args.disk.display().to_string(), "partition": choice.number,
+            "kind": choice.kind, "to_gpt": args.to_gpt,
+        });
         return context.output.result(&record, || {
             let what = place(choice.number, choice.kind);
-            format!("would do: grow {what} of {} to the end of the disk\n", args.disk.display())
+            let first = if args.to_gpt {
+                "turn the MBR into a GPT (partitions keep their numbers, their PARTUUIDs change), and "
+            } else {
+                ""
+            };
+            format!("would do: {first}grow {what} of {} to the end of the disk\n", args.disk.display())
         });
     }
-    grow(&args.disk, &Wish { number: args.partition, volume: args.volume.clone() }, context.output)
+    let wish = Wish { number: args.partition, volume: args.volume.clone(), to_gpt: args.to_gpt };
+    grow(&args.disk, &wish, context.output)
 }
 
 /// Grows, and prints what came of it.
@@ -61,16 +78,24 @@ fn grow(disk: &Path, wish: &Wish, output: Output) -> Result<()> {
     interrupt::hold();
     let grown = grow::grow(disk, wish)?;
     interrupt::leaves(Leaves::Nothing);
+    let beyond = grow::out_of_reach(disk)?;
+    if beyond > 0 {
+        let (beyond, disk) = (show_bytes(beyond), disk.display());
+        output.note(&format!(
+            "{disk} has an MBR, which can't reach its last {beyond}: they stay unused; if no machine starts from \
+             the disk, `diskcast grow {disk} --to-gpt` takes them, too"
+        ));
+    }
     let record = json!({
-        "type": "grown", "disk": disk, "partition": grown.as_ref().map(|grown| grown.number),
+        "type": "grown", "disk": disk.display().to_string(), "partition": grown.as_ref().map(|grown| grown.number),
         "bytes_before": grown.as_ref().map(|grown| grown.bytes.0),
-        "bytes": grown.as_ref().map(|grown| grown.bytes.1),
+        "bytes": grown.as_ref().map(|grown| grown.bytes.1), "out_of_reach_bytes": beyond,
         "volume": grown.as_ref().and_then(|grown| grown.volume.as_ref()).map(|volume| json!({
             "name": volume.name, "bytes_before": volume.bytes.0, "bytes": volume.bytes.1,
         })),
     });
     output.result(&record, || match grown {
-        None => format!("{}: nothing to grow, the last partition ends where the disk does\n", disk.display()),
+        None => format!("{}: nothing to grow, the last partition ends where it can\n", disk.display()),
         Some(Grown { number, kind, bytes: (before, now), volume }) => {
             let mut parts = Vec::new();
             if now > before {
@@ -90,8 +115,14 @@ fn place(number: u32, kind: &str) -> String {
     if number == 0 { format!("the {kind}") } else { format!("partition {number} ({kind})") }
 }
 
-/// Checks, before anything is written, that what `writing` wants grown can grow in an installed `version`.
-pub(crate) fn check(target: &Path, version: &Manifest, writing: &Writing) -> Result<()> {
+/// Checks, before anything is written, that what `writing` wants grown can grow in an installed `version`, whose
+/// objects come from `objects`.
+pub(crate) fn check(
+    target: &Path,
+    version: &Manifest,
+    objects: Objects<'_>,
+    writing: &Writing,
+) -> Result<()> {
     if writing.grow.is_none() {
         return Ok(());
     }
@@ -110,9 +141,27 @@ pub(crate) fn check(target: &Path, version: &Manifest, writing: &Writing) -> Res
         if names_volume && choice.kind != "LVM2_member" {
             return refused("the partition that would grow holds no logical volumes");
         }
-        choice.check()
+        choice.check()?;
+        check_volume(version, &choice, objects, writing)
     };
     check().map_err(explain)
+}
+
+/// Checks that the logical volume that is to grow is in the `version`, and can.
+fn check_volume(
+    version: &Manifest,
+    choice: &Choice,
+    (source, cipher): Objects<'_>,
+    writing: &Writing,
+) -> base::Result<()> {
+    if choice.kind != "LVM2_member" {
+        return Ok(());
+    }
+    let catalogue = Catalogue::load(version, source, cipher)?;
+    let name = format!("{}@{}", version.image, version.number);
+    let disk = VersionReader::new(&catalogue, source, name)?;
+    let volume = writing.grow.as_ref().and_then(|wish| wish.volume.as_deref());
+    grow::check_volume(&disk, version.extent_of(choice.number)?, volume)
 }
 
 /// Grows an installed disk if `writing` wants that; else says that it could grow, if it could.

@@ -2,6 +2,7 @@
 
 mod jobs;
 mod names;
+mod plan;
 mod table;
 
 use std::path::PathBuf;
@@ -23,14 +24,17 @@ use crate::exit::{Exit, Failure, Result};
 ///
 /// A machine appears when it first boots our system, or its agent first calls, and waits until somebody admits it. SEEN
 /// says when, and in which step of its boot: `firmware` (it asks where to boot from), `loader`, `agent` (our system in
-/// memory, or the agent of its own), `system` (another system on its disk).
+/// memory, or the agent of its own), `system` (another system on its disk). Only an agent shows who it is, by its key:
+/// anybody on the network can pretend the rest, and the address of the card. A machine shows the fingerprint of its key
+/// on its console; KEY and FROM say with which one somebody calls, and from where since when. `?` marks a key that
+/// nobody has confirmed.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
 Examples:
   diskcast hosts
-  diskcast hosts admit 52:54:00:12:34:56
-  diskcast hosts add 52:54:00:12:34:56 --name lab-07 --group lab
+  diskcast hosts admit 3f2a-91c0-77de-03b5-aa10
+  diskcast hosts add 52:54:00:12:34:56 --name lab-07 --group lab --key 3f2a-91c0-77de-03b5-aa10
   diskcast hosts import machines.csv
   diskcast hosts open 30m
   diskcast hosts capture lab-07 classroom
@@ -58,7 +62,7 @@ pub(crate) struct At {
     pub state: StateFolder,
 }
 
-/// Machines by name, address of the network card or group, or `*` for all.
+/// Machines by name, address of the network card or group, or `*` for all that were admitted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Named {
     #[arg(required = true)]
@@ -81,7 +85,8 @@ pub(crate) struct Given {
 /// A change of the table.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Change {
-    /// Admit machines that have called: by name, address of the network card, or `*` for all
+    /// Admit machines that have called: by the fingerprint of a key, which also confirms the key; by address of the
+    /// network card, whatever key calls with it; or `*` for all that wait
     Admit(Named),
     /// Add a machine before it boots, or change its name and groups
     Add {
@@ -93,6 +98,9 @@ pub(crate) enum Change {
         /// A group that it belongs to; may be repeated
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
+        /// Fingerprint of its key, as it shows it on its console: nobody with another one is this machine
+        #[arg(long, value_name = "FINGERPRINT")]
+        key: Option<String>,
         #[command(flatten)]
         at: At,
     },
@@ -125,9 +133,18 @@ pub(crate) enum Change {
         #[command(flatten)]
         at: At,
     },
-    /// Forget machines: by name, address or group
-    Remove(Named),
-    /// Admit every machine that calls from now on, for a time; `0s` ends that
+    /// Forget machines: by name, address or group, or `*` for all that were admitted
+    Remove {
+        #[arg(required_unless_present = "strangers")]
+        machines: Vec<String>,
+        /// Forget all that nobody admitted
+        #[arg(long, conflicts_with = "machines")]
+        strangers: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Admit every machine that calls from now on, whatever key it has, for a time; `0s` ends that. Not where two call
+    /// with one card
     Open {
         #[arg(value_name = "TIME", value_parser = parse_window)]
         time: Duration,
@@ -154,9 +171,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Change::Log { machine, at } => return log(context, &manager(context, at)?, machine),
         Change::Cancel(Named { machines, at }) => (at, MachineChange::Cancel { machines: machines.clone() }),
         Change::Admit(Named { machines, at }) => (at, MachineChange::Admit { machines: machines.clone() }),
-        Change::Add { mac, name, groups, at } => {
+        Change::Add { mac, name, groups, key, at } => {
             let groups = (!groups.is_empty()).then(|| groups.clone());
-            let machine = NewMachine { mac: mac.clone(), name: name.clone(), groups };
+            let machine = NewMachine { mac: mac.clone(), name: name.clone(), groups, key: key.clone() };
             (at, MachineChange::Add { machines: vec![machine] })
         }
         Change::Import { file, at } => {
@@ -164,20 +181,31 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
                 .map_err(|error| base::Error::from_io(format!("read `{}`", file.display()), error))?;
             (at, MachineChange::Add { machines: parse(&text)? })
         }
-        Change::Remove(Named { machines, at }) => (at, MachineChange::Remove { machines: machines.clone() }),
+        Change::Remove { strangers: true, at, .. } => (at, MachineChange::RemoveStrangers),
+        Change::Remove { machines, at, .. } => (at, MachineChange::Remove { machines: machines.clone() }),
         Change::Open { time, at } => (at, MachineChange::Open { seconds: time.as_secs() }),
     };
-    let changed = manager(context, at)?.change_machines(&change)?;
-    let record = json!({ "type": "hosts_changed", "machines": changed });
-    context.output.result(&record, || match &change {
-        MachineChange::Open { seconds: 0 } => "machines are admitted one by one again\n".to_owned(),
-        MachineChange::Open { seconds } => {
-            format!("every machine that calls in the next {seconds} s is admitted\n")
-        }
-        MachineChange::Remove { .. } => format!("removed {}\n", names(&changed)),
-        MachineChange::Cancel { .. } => format!("no job any more: {}\n", names(&changed)),
-        MachineChange::Admit { .. } => format!("admitted {}\n", names(&changed)),
-        MachineChange::Add { .. } => format!("added {}\n", names(&changed)),
+    make(context, &manager(context, at)?, &change)
+}
+
+/// Makes a change of the table, or shows it.
+fn make(context: &Context, client: &Client, change: &MachineChange) -> Result<()> {
+    let dry_run = context.global.dry_run;
+    let changed = if dry_run { client.plan_change(change)? } else { client.change_machines(change)? };
+    let record = json!({ "type": "hosts_changed", "machines": changed, "dry_run": dry_run });
+    context.output.result(&record, || {
+        let names = names(&changed);
+        let what = match change {
+            MachineChange::Open { seconds: 0 } => "machines are admitted one by one again".to_owned(),
+            MachineChange::Open { seconds } => {
+                format!("every machine that calls in the next {seconds} s is admitted")
+            }
+            MachineChange::Remove { .. } | MachineChange::RemoveStrangers => format!("removed {names}"),
+            MachineChange::Cancel { .. } => format!("no job any more: {names}"),
+            MachineChange::Admit { .. } => return table::admitted(&changed, context.would()),
+            MachineChange::Add { .. } => format!("added {names}"),
+        };
+        format!("{}{what}\n", context.would())
     })
 }
 
@@ -208,7 +236,7 @@ fn parse(text: &str) -> Result<Vec<NewMachine>> {
         let name = fields.next().filter(|name| !name.is_empty()).map(str::to_owned);
         let groups: Vec<String> = fields.filter(|group| !group.is_empty()).map(str::to_owned).collect();
         let groups = (!groups.is_empty()).then_some(groups);
-        Ok(NewMachine { mac: mac.to_owned(), name, groups })
+        Ok(NewMachine { mac: mac.to_owned(), name, groups, key: None })
     };
     lines.map(machine).collect()
 }
@@ -225,8 +253,9 @@ mod tests {
                 mac: "52:54:00:00:00:01".into(),
                 name: Some("lab-1".into()),
                 groups: Some(vec!["lab".into(), "first".into()]),
+                key: None,
             },
-            NewMachine { mac: "52:54:00:00:00:02".into(), name: None, groups: None },
+            NewMachine { mac: "52:54:00:00:00:02".into(), name: None, groups: None, key: None },
         ];
         assert_eq!(found.as_deref(), Some(&expected[..]));
         assert!(parse("lab-1,52:54:00:00:00:01\n").is_err());

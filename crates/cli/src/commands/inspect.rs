@@ -4,15 +4,15 @@ use std::fmt::Write;
 
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
-use image::Manifest;
 use image::manifest::{Member, PartitionRecord};
+use image::{Made, Manifest, SurveyRecord};
 use serde_json::json;
 
 use super::Context;
 use super::images::disk_bytes;
 use crate::args::FromServer;
 use crate::exit::Result;
-use crate::library::Library;
+use crate::library::{self, Library};
 use crate::ui::table::{Align, Table, printable};
 use crate::{repository, version};
 
@@ -38,13 +38,15 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let signers: Vec<_> = signers.iter().map(|key| library.show_key(*key)).collect();
     let (version, digest) = (&sealed.manifest, sealed.digest().to_hex());
     let tags = library.tags(reference.image())?.remove(&version.number).unwrap_or_default();
+    let is_unproven = library.free_proofs().is_unproven(version)?;
     let record = json!({
         "type": "version", "digest": digest, "tags": tags, "signers": signers, "manifest": version,
+        "unproven_free": is_unproven,
     });
-    context.output.answer(&record, || text(version, &digest, &tags, &signers))
+    context.output.answer(&record, || text(version, is_unproven, &digest, &tags, &signers))
 }
 
-fn text(version: &Manifest, digest: &str, tags: &[String], signers: &[String]) -> String {
+fn text(version: &Manifest, is_unproven: bool, digest: &str, tags: &[String], signers: &[String]) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         writeln!(text, "{name:<11} {}", printable(&value)).expect("a string takes everything");
@@ -59,6 +61,12 @@ fn text(version: &Manifest, digest: &str, tags: &[String], signers: &[String]) -
     line("created", format!("{} by {}", version.created, version.creator));
     if let Some(parent) = &version.parent {
         line("parent", format!("{}@{}", parent.image, parent.number));
+    }
+    if let Some(made) = &version.made {
+        line("made by", how_made(made));
+    }
+    if is_unproven {
+        line("in doubt", format!("{}; {}", library::MAY_LACK_ZEROS, library::HEALS));
     }
     version.disk.live.iter().for_each(|how| line("live", format!("its disk {how}")));
     line("disk", size(version));
@@ -89,6 +97,16 @@ fn text(version: &Manifest, digest: &str, tags: &[String], signers: &[String]) -
         text.push_str(&partitions(&version.disk.partitions).render(None));
     }
     text
+}
+
+/// What made a version, and with which options its disk was surveyed.
+fn how_made(made: &Made) -> String {
+    let Some(SurveyRecord { raw, partition, skip }) = &made.survey else { return made.by.clone() };
+    let raw = raw.then(|| "--raw".to_owned());
+    let partition = partition.map(|number| format!("--partition {number}"));
+    let skip = skip.iter().map(|number| format!("--skip {number}"));
+    let options = raw.into_iter().chain(partition).chain(skip);
+    std::iter::once(made.by.clone()).chain(options).collect::<Vec<_>>().join(" ")
 }
 
 fn size(version: &Manifest) -> String {

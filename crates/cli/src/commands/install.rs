@@ -20,7 +20,7 @@ use super::{Context, grow, personalize};
 use crate::args::{Effort, FromServer, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::{GO_ON, Leaves};
-use crate::library::Library;
+use crate::library::{Library, Objects};
 use crate::ui::output::Output;
 use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, interrupt, paced, repository, target, version};
@@ -66,6 +66,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let targets = target::resolve_all(&args.target, &args.writing, context.output)?;
     // With the scrub log: a damaged object that is found here is removed from the log.
     let library = Library::open_with_scrubs(context, &args.from)?;
+    let _keeper = library.keep_token(context)?;
     let reference = repository::reference(&args.name)?;
     let version = version::find(context, library.images(), &library.place(context)?, &reference)?.manifest;
     context.output.detail(&format!("version {}@{}", version.image, version.number));
@@ -98,7 +99,7 @@ fn install(
     library: &Library,
     (version, objects): (&Manifest, &dyn ObjectSource),
 ) -> Result<()> {
-    check_targets(targets, version, &args.writing)?;
+    check_targets(targets, version, (objects, library.cipher()), &args.writing)?;
     let here = if args.writing.compress { Some(repository_of(library)?) } else { None };
     let catalogue = Arc::new(Catalogue::load(version, objects, library.cipher())?);
     for target in targets {
@@ -106,8 +107,9 @@ fn install(
     }
     if context.global.dry_run {
         let record = json!({
-            "type": "plan", "image": version.image, "number": version.number, "target": targets[0],
-            "targets": targets, "into": args.writing.into, "data_bytes": version.statistics.data_bytes,
+            "type": "plan", "image": version.image, "number": version.number,
+            "target": targets[0].display().to_string(), "targets": target::texts(targets),
+            "into": args.writing.into, "data_bytes": version.statistics.data_bytes,
         });
         return context.output.result(&record, || target::plan(targets, version, &args.writing));
     }
@@ -148,14 +150,21 @@ fn install(
     after_install(targets, version, &args.writing, context.output)
 }
 
-/// Checks, before anything is written, that all of `targets` can have what `writing` asks for.
-pub(crate) fn check_targets(targets: &[PathBuf], version: &Manifest, writing: &Writing) -> Result<()> {
+/// Checks, before anything is written, that all of `targets` can have what `writing` asks for of `version`, whose
+/// objects come from `objects`.
+pub(crate) fn check_targets(
+    targets: &[PathBuf],
+    version: &Manifest,
+    objects: Objects<'_>,
+    writing: &Writing,
+) -> Result<()> {
     targets.iter().try_for_each(|target| {
         target::check_form(target, writing)?;
         target::check(target, version, writing)?;
-        grow::check(target, version, writing)?;
+        grow::check(target, version, objects, writing)?;
         personalize::check(target, version, writing)
-    })
+    })?;
+    target::check_room(targets, version, writing)
 }
 
 /// Opens all of `targets` for writing.
@@ -229,7 +238,8 @@ fn to_compressed(context: &Context, args: &Args, repository: &Repository, versio
     interrupt::leaves(Leaves::Nothing);
     let (took, file_bytes) = (clock::now().duration_since(began), args.target.metadata()?.len());
     let record = json!({
-        "type": "installed", "image": version.image, "number": version.number, "target": args.target,
+        "type": "installed", "image": version.image, "number": version.number,
+        "target": args.target.display().to_string(),
         "seconds": took.as_secs_f64(), "file_bytes": file_bytes, "verified": !args.writing.no_verify,
         "past_cache": false,
     });
@@ -362,8 +372,9 @@ fn record(
     took: Duration,
 ) -> serde_json::Value {
     json!({
-        "type": "installed", "image": version.image, "number": version.number, "target": targets[0],
-        "targets": targets, "partition": args.partition, "into": args.writing.into,
+        "type": "installed", "image": version.image, "number": version.number,
+        "target": targets[0].display().to_string(), "targets": target::texts(targets),
+        "partition": args.partition, "into": args.writing.into,
         "seconds": took.as_secs_f64(), "report": report_record(done),
     })
 }

@@ -107,33 +107,45 @@ fn cut_over(context: &Context, names: &[String]) -> Result<()> {
 
 fn new(context: &Context, file: &Path, name: Option<String>) -> Result<()> {
     let public_file = public_file(file);
+    if context.global.dry_run {
+        return plan(context, &[file, &public_file]);
+    }
     let key = SigningKey::from_bytes(&random()?);
     let line = line(&key, &name.unwrap_or_else(|| repository::stamp().creator));
-    if !context.global.dry_run {
-        daemon::private_file::make_private(file, signing_key_to_text(&key).as_bytes())?;
-        std::fs::write(&public_file, format!("{line}\n")).map_err(|error| {
-            Failure::from(error).context(format_args!("write `{}`", public_file.display()))
-        })?;
-    }
+    daemon::private_file::make_private(file, signing_key_to_text(&key).as_bytes())?;
+    std::fs::write(&public_file, format!("{line}\n"))
+        .map_err(|error| Failure::from(error).context(format_args!("write `{}`", public_file.display())))?;
     context.output.note(&format!(
-        "{}made {}, which signs, and {}, which machines need to trust it",
-        context.would(),
+        "made {}, which signs, and {}, which machines need to trust it",
         file.display(),
         public_file.display()
     ));
-    let record = json!({ "type": "key", "file": file, "public_file": public_file, "public": line });
+    let record = json!({
+        "type": "key", "file": file.display().to_string(), "public_file": public_file.display().to_string(),
+        "public": line,
+    });
     context.output.answer(&record, || format!("{line}\n"))
 }
 
 fn new_encryption(context: &Context, file: &Path) -> Result<()> {
-    let key = EncryptionKey::from_bytes(random()?);
-    if !context.global.dry_run {
-        daemon::private_file::make_private(file, key.to_text().as_bytes())?;
+    if context.global.dry_run {
+        return plan(context, &[file]);
     }
-    context.output.result(&json!({ "type": "key", "file": file }), || {
-        let (would, file) = (context.would(), file.display());
-        format!("{would}made {file}: keep a copy; what it encrypts cannot be read without it\n")
+    let key = EncryptionKey::from_bytes(random()?);
+    daemon::private_file::make_private(file, key.to_text().as_bytes())?;
+    context.output.result(&json!({ "type": "key", "file": file.display().to_string() }), || {
+        format!("made {}: keep a copy; what it encrypts cannot be read without it\n", file.display())
     })
+}
+
+/// Shows which files a key would be in. It is not drawn: nobody could use it.
+fn plan(context: &Context, files: &[&Path]) -> Result<()> {
+    if files[0].exists() {
+        return Err(Failure::new(Exit::Refused, format!("`{}` exists already", files[0].display())));
+    }
+    let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+    let record = json!({ "type": "plan", "files": names });
+    context.output.result(&record, || format!("{}make {}\n", context.would(), names.join(" and ")))
 }
 
 fn random() -> Result<[u8; 32]> {

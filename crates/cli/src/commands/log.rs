@@ -1,7 +1,7 @@
 //! `diskcast log`: lists the versions of an image, newest first, each with its parent.
 
 use base::units::show_bytes;
-use image::SignedManifest;
+use image::{Manifest, SignedManifest};
 use serde_json::json;
 use store::{ImageName, Reference};
 
@@ -46,9 +46,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let versions = library
         .log(&image)
         .map_err(|error| version::missing(library.images(), &Reference::Newest(image), error.into()))?;
+    let mut proofs = library.free_proofs();
     for sealed in versions.take(args.limit) {
         let sealed = sealed?;
         let version = &sealed.manifest;
+        let is_unproven = proofs.is_unproven(version)?;
         table.row([
             version.number.to_string(),
             parent(&sealed),
@@ -57,7 +59,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             show_bytes(disk_bytes(version)),
             show_bytes(version.statistics.allocated_bytes),
             show_bytes(version.statistics.encoded_bytes),
-            if version.disk.live.is_empty() { "" } else { "of a live disk" }.to_owned(),
+            note(version, is_unproven),
         ]);
         records.push(json!({
             "type": "version", "image": version.image, "number": version.number,
@@ -65,9 +67,17 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             "created": version.created, "creator": version.creator, "labels": version.labels,
             "disk_bytes": disk_bytes(version), "allocated_bytes": version.statistics.allocated_bytes,
             "encoded_bytes": version.statistics.encoded_bytes, "live": version.disk.live,
+            "made": version.made, "unproven_free": is_unproven,
         }));
     }
     context.output.list(&records, &table)
+}
+
+/// What to know before the version is used.
+fn note(version: &Manifest, is_unproven: bool) -> String {
+    let live = (!version.disk.live.is_empty()).then_some("of a live disk");
+    let lacks = is_unproven.then_some("zeros may be missing");
+    live.into_iter().chain(lacks).collect::<Vec<_>>().join("; ")
 }
 
 /// The parent of a version, or the version that it is a copy of, as short text.

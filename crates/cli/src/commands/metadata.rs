@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use cluster::{ClusterToken, Width};
+use cluster::{ClusterToken, Opening, Width};
 use daemon::cluster_parts::{ClusterPart, MetadataOptions, MetadataPlace, serve_metadata};
 use daemon::etcd_files::EtcdFiles;
 use serde_json::json;
@@ -33,6 +33,10 @@ pub(crate) struct Args {
     /// Folder of its database, of one instance alone
     #[arg(value_name = "FOLDER", required_unless_present = "etcd", conflicts_with = "etcd")]
     pub folder: Option<PathBuf>,
+    /// Make a cluster although its token is there already. Without it a database that is missing beside a token is
+    /// refused: it may have been lost
+    #[arg(long, conflicts_with = "etcd")]
+    pub new: bool,
     /// Keep its state in etcd, for several instances: addresses of etcd's members
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub etcd: Vec<String>,
@@ -110,7 +114,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let place = match &args.folder {
         Some(folder) => {
             daemon::private_file::make_folder(folder)?;
-            MetadataPlace::Folder(folder.clone())
+            // The first start makes both.
+            let opening = if args.new || !file.exists() { Opening::OrNew } else { Opening::Existing };
+            MetadataPlace::Folder(folder.clone(), opening)
         }
         None => MetadataPlace::Etcd {
             members: args.etcd.clone(),
@@ -132,7 +138,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     });
     let part = part?;
     let address = part.address();
-    let record = json!({"type": "metadata", "address": address.to_string(), "token_file": file});
+    let record =
+        json!({"type": "metadata", "address": address.to_string(), "token_file": file.display().to_string()});
     output.result(&record, || {
         let token = file.display();
         format!("metadata service at {address}; devices and clients need the token in {token}\n")

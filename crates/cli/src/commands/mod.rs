@@ -43,6 +43,7 @@ pub(crate) mod serve;
 mod serving;
 pub(crate) mod shrink;
 pub(crate) mod status;
+mod surveyed;
 pub(crate) mod switch;
 pub(crate) mod tag;
 pub(crate) mod token;

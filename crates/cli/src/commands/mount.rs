@@ -111,7 +111,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         }
     })?;
     let (dir, from) = (args.dir.display(), names.join(" "));
-    let record = json!({ "type": "mounted", "dir": args.dir, "folder": folder, "from": names });
+    let record = json!({
+        "type": "mounted", "dir": args.dir.display().to_string(), "folder": folder.display().to_string(),
+        "from": names,
+    });
     context.output.answer(&record, || format!("mounted {from} at {dir}; `umount {dir}` ends it\n"))?;
     notify::ready(&format!("mounted at {dir}"));
     Ok(mounted.wait()?)
@@ -147,7 +150,9 @@ fn explain(error: Error) -> Failure {
 
 fn plan(context: &Context, args: &Args, connected: &Connected) -> Result<()> {
     let images = connected.content.origin.images()?.len();
-    let record = json!({ "type": "plan", "dir": args.dir, "from": connected.names, "images": images });
+    let record = json!({
+        "type": "plan", "dir": args.dir.display().to_string(), "from": connected.names, "images": images,
+    });
     context.output.result(&record, || {
         format!(
             "{}mount {images} images of {} at {}\n",

@@ -26,5 +26,5 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    serve(context, &args.serving, Some((&args.netboot, &args.boot)), true)
+    serve(context, &args.serving, Some((&args.netboot, &args.boot)), (true, args.boot.strict))
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use disk::grow::{self, Slot};
+use disk::personal::STALE;
 use image::Manifest;
 use serde_json::json;
 
@@ -39,19 +40,27 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     if context.global.dry_run {
         let map = disk::survey(&disk::open_source(&args.disk)?, &disk::SurveyOptions::default())?;
         personal.check(&grow::slots(&map))?;
-        let record = json!({ "type": "plan", "disk": args.disk });
+        let record = json!({ "type": "plan", "disk": args.disk.display().to_string() });
         return context.output.result(&record, || format!("would do: personalize {}\n", args.disk.display()));
     }
     apply(&args.disk, &args.own, context.output)
 }
 
+/// Hint for a disk whose files name old identifiers.
+const STALE_HINT: &str = "let the image name its filesystems by UUID or label there, which stay; \
+                          --accept-stale-ids goes on nevertheless";
+
 fn apply(disk: &Path, own: &Own, output: Output) -> Result<()> {
     interrupt::leaves(Leaves::NotPersonal);
     // The first Ctrl-C waits: a filesystem that is mounted or half changed must not be left.
     interrupt::hold();
-    let done = own.personal().apply(disk)?;
+    let done = own.personal().apply(disk).map_err(|error| {
+        let is_stale = error.to_string().contains(STALE);
+        let failure = Failure::from(error);
+        if is_stale { failure.hint(STALE_HINT) } else { failure }
+    })?;
     interrupt::leaves(Leaves::Nothing);
-    let record = json!({ "type": "personalized", "disk": disk, "done": done });
+    let record = json!({ "type": "personalized", "disk": disk.display().to_string(), "done": done });
     output.result(&record, || format!("personalized {}: {}\n", disk.display(), done.join(", ")))
 }
 
@@ -72,7 +81,14 @@ pub(crate) fn after_install(target: &Path, writing: &Writing, output: Output) ->
     if !writing.own.personal().is_any() {
         return Ok(());
     }
-    let told = |failure: Failure| failure.hint("the image is installed; `diskcast personalize` tries again");
+    let told = |mut failure: Failure| {
+        // Not a precondition any more: the image is written.
+        if failure.exit == Exit::Refused {
+            failure.exit = Exit::Failed;
+            failure = failure.context("the image is installed, but its disk is not a machine of its own");
+        }
+        failure.hint("the image is installed; `diskcast personalize` tries again")
+    };
     apply(target, &writing.own, output).map_err(told)
 }
 

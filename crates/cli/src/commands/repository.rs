@@ -37,7 +37,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let images = repository.images()?.len();
     let record = json!({
         "type": "repository", "location": repository.name(), "id": repository.id(), "images": images,
-        "cache": repository.cache_bytes().map(|(bytes, folder)| json!({ "folder": folder, "bytes": bytes })),
+        "cache": repository.cache_bytes().map(|(bytes, folder)| {
+            json!({ "folder": folder.display().to_string(), "bytes": bytes })
+        }),
         "probe": probe.as_ref().map(|probe| json!({
             "place": probe.place, "program": probe.program, "created": probe.created, "creator": probe.creator,
             "verdict": probe.verdict, "replaces_on_condition": probe.replaces == Replaces::OnCondition,

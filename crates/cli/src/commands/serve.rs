@@ -12,7 +12,7 @@ use serde_json::json;
 use super::Context;
 use crate::args::StateFolder;
 use crate::args::parse::{parse_dhcp, parse_lifetime, parse_rate};
-use crate::exit::Result;
+use crate::exit::{Exit, Failure, Result};
 use crate::{clock, interrupt, notify, repository};
 
 /// Serve all images of a repository to the network
@@ -115,19 +115,28 @@ pub(crate) struct Boot {
     /// Program that switches machines: called as `PROGRAM on|restart ADDRESS NAME`, as by ipmitool
     #[arg(long, value_name = "PROGRAM", requires = "netboot")]
     pub power_program: Option<PathBuf>,
+    /// Let machines wait with each job until an administrator has confirmed their keys (`diskcast hosts admit
+    /// FINGERPRINT`): a machine that boots from the network has a new one each time
+    #[arg(long)]
+    pub strict: bool,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    if args.boot.strict && args.netboot.is_none() && !args.agents {
+        let text = "`--strict` is for machines that ask for jobs";
+        return Err(Failure::new(Exit::Usage, text).hint("say --agents or --netboot INTERFACE, too"));
+    }
     let netboot = args.netboot.as_deref().map(|interface| (interface, &args.boot));
-    serve(context, &args.serving, netboot, args.agents)
+    serve(context, &args.serving, netboot, (args.agents, args.boot.strict))
 }
 
-/// Serves until a signal comes; `netboot` is the interface on which machines boot, and how; `agents` may ask for jobs.
+/// Serves until a signal comes; `netboot` is the interface on which machines boot, and how; `agents` may ask for jobs,
+/// and if it is `strict`, get none before an administrator has confirmed their keys.
 pub(crate) fn serve(
     context: &Context,
     args: &Serving,
     netboot: Option<(&str, &Boot)>,
-    agents: bool,
+    (agents, strict): (bool, bool),
 ) -> Result<()> {
     args.interface.as_deref().map(interface::choose).transpose()?;
     let netboot = netboot.map(|(interface, boot)| boot.settings(context, interface)).transpose()?;
@@ -154,6 +163,7 @@ pub(crate) fn serve(
         places: places(args.places.as_deref())?,
         netboot,
         agents,
+        strict,
         public: PublicImages { images: args.public.clone(), http: args.public_http },
         torrent: args.torrent.map(|port| SocketAddr::new(args.listen.ip(), port)),
         log: Arc::new(move |event| output.event(event)),

@@ -111,8 +111,7 @@ impl Copy {
     ) -> Result<Self> {
         let scratch = scratch_folder();
         let failed = |error| base::Error::from_io(format!("make a folder in `{}`", scratch.display()), error);
-        let folder =
-            tempfile::Builder::new().prefix("diskcast-shrink-").tempdir_in(&scratch).map_err(failed)?;
+        let folder = disk::private_folder(Some(&scratch)).map_err(failed)?;
         let path = folder.path().join("disk.img");
         let removed = folder.path().to_owned();
         // What is left of it does no harm, but takes room.

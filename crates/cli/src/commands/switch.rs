@@ -1,6 +1,8 @@
 //! `diskcast switch`: an agent on a switch, which names machines nearby to those that fetch.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -170,7 +172,10 @@ fn write(path: &Path, text: &str) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let beside = PathBuf::from(name);
-    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    // A link there would lead where somebody else wants.
+    let _ = std::fs::remove_file(&beside);
+    let written = File::create_new(&beside).and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = written.and_then(|()| std::fs::rename(&beside, path));
     Ok(written.map_err(|error| base::Error::from_io(context(), error))?)
 }
 

@@ -45,8 +45,8 @@ pub(crate) struct Args {
     /// Lifetime of the token: 30d, 8h, 15m
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30d")]
     pub expires: std::time::Duration,
-    /// Let the token expire for good; otherwise a long-running client (attach, mount) renews it at the server in time,
-    /// with the same rights and lifetime
+    /// Let the token expire for good; otherwise a long-running client (attach, mount, fetch, capture) renews it at the
+    /// server in time, with the same rights and lifetime
     #[arg(long)]
     pub no_renewal: bool,
     /// Make a token for a server that runs with --no-tls
@@ -155,6 +155,15 @@ fn make(context: &Context, args: &Args) -> Result<()> {
         lasts: (!args.no_renewal).then_some(args.expires.as_secs()),
         id: Some(id),
     };
+    let expires = clock::show_unix(claims.expires);
+    let grants = format!("{} {}, until {expires}", doing(claims.right), claims.images.join(" "));
+    if context.global.dry_run {
+        let record = json!({
+            "type": "plan", "images": claims.images, "right": claims.right, "expires": expires,
+            "renewable": !args.no_renewal,
+        });
+        return context.output.result(&record, || format!("{}make a token for {grants}\n", context.would()));
+    }
     let authority = state.authority()?;
     let secret = authority.mint(&claims).ok_or_else(|| {
         Failure::new(Exit::Usage, format!("a token holds at most {PATTERNS_MAX} patterns, and 1024 bytes"))
@@ -162,16 +171,23 @@ fn make(context: &Context, args: &Args) -> Result<()> {
     let fingerprint = if args.no_tls { None } else { Some(state.identity()?.fingerprint()) };
     let token = JoinToken { fingerprint, secret };
     authority.record_made(&claims, &repository::stamp().creator, now)?;
-    let expires = clock::show_unix(claims.expires);
     let record = json!({
         "type": "token", "id": id, "token": token.to_string(), "images": claims.images, "right": claims.right,
         "expires": expires, "renewable": !args.no_renewal,
     });
     make_output_private()
         .map_err(|error| Failure::from(error).context("make the file of the token private"))?;
-    let right = if args.write { "reading and writing" } else { "reading" };
-    context.output.note(&format!("token {id} for {right} {}, until {expires}", claims.images.join(" ")));
+    context.output.note(&format!("token {id} for {grants}"));
     context.output.answer(&record, || format!("{token}\n"))
+}
+
+/// What a token lets its holder do.
+fn doing(right: Right) -> &'static str {
+    match right {
+        Right::Read => "reading",
+        Right::Write => "reading and writing",
+        Right::Manage => "reading, writing and managing",
+    }
 }
 
 /// If the output goes to a file, only its owner may read it from now on: the file will hold a secret.

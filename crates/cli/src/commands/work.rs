@@ -5,6 +5,7 @@ mod child;
 mod copy;
 mod member;
 mod speaker;
+mod token;
 mod volume;
 
 use std::io::{BufRead as _, BufReader, Read as _};

@@ -74,7 +74,7 @@ pub(crate) fn open(
 impl Program {
     /// `part` is where the disk lies in the source: offset and length in bytes.
     fn start(source: &Source, part: Option<(u64, u64)>, format: &str) -> std::io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("diskcast-nbd-").tempdir()?;
+        let folder = disk::private_folder(None)?;
         let driver = if source.is_device() { "host_device" } else { "file" };
         let path = if part.is_some() { source.open_path() } else { reopen_path(source, format) };
         let mut file = json!({ "driver": driver, "filename": path, "read-only": true });
@@ -130,7 +130,8 @@ impl Program {
 /// The path of the very file that is watched; of a VMDK its name, by which its extents are found.
 fn reopen_path(source: &Source, format: &str) -> PathBuf {
     match std::path::absolute(source.path()) {
-        Ok(path) if format == "vmdk" && path.exists() => path,
+        // What QEMU is told is text.
+        Ok(path) if format == "vmdk" && path.exists() && path.to_str().is_some() => path,
         _ => source.open_path(),
     }
 }

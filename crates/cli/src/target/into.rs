@@ -18,7 +18,7 @@ use crate::ui::output::Output;
 /// How to open a disk or file with a partition table: it keeps its size.
 fn opening(version: &Manifest) -> TargetOptions {
     let file_sector_bytes = Some(version.logical_sector_bytes);
-    TargetOptions { create_size: None, cut: false, file_sector_bytes, force: false }
+    TargetOptions { create_size: None, cut: false, file_sector_bytes, force: false, alone: false }
 }
 
 /// Where partition `number` of the disk at `path` lies. `Refused` if there is none, or if the table can't be relied on.

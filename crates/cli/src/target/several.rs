@@ -18,8 +18,8 @@ pub(crate) fn check_rule(rule: &str) -> Result<()> {
     Ok(disk::find::Hints::parse(hints).map(drop)?)
 }
 
-/// The target that `path` names: itself, or the one disk of this machine that its hints mean.
-fn resolve(path: &Path, output: Output) -> Result<PathBuf> {
+/// The disk that `path` names: itself, or the one disk of this machine that its hints mean.
+pub(crate) fn resolve(path: &Path, output: Output) -> Result<PathBuf> {
     let Some(hints) = path.to_str().and_then(|text| text.strip_prefix(disk::find::PREFIX)) else {
         return Ok(path.to_owned());
     };
@@ -61,6 +61,11 @@ pub(crate) fn check_distinct(all: &[PathBuf]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The targets as texts of a record. What is not UTF-8 in a path is replaced there, as on a terminal.
+pub(crate) fn texts(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.display().to_string()).collect()
 }
 
 /// The targets as text: `a`, `a and b`, `a, b and c`.

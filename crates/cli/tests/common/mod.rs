@@ -4,6 +4,7 @@
 
 pub(crate) mod between;
 pub(crate) mod running;
+pub(crate) mod targets;
 pub(crate) mod wire;
 
 use std::fmt::Write as _;
@@ -55,7 +56,7 @@ fn copy_of(debian: Option<PathBuf>, name: &str) -> Option<Bench> {
         eprintln!("left out: it takes root, and `make demo` makes the disk that is booted");
         return None;
     };
-    let bench = Bench::new();
+    let bench = Bench::of_machines();
     bench.tool(&format!("cp --sparse=always {} {name}", debian.display()));
     Some(bench)
 }
@@ -72,11 +73,19 @@ pub(crate) fn boot(bench: &Bench, name: &str) {
 /// A folder with a repository in `repo`, removed at the end.
 pub(crate) struct Bench {
     folder: tempfile::TempDir,
+    /// Of a test that starts whole machines.
+    machines: Option<lab::Permit>,
 }
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: tempfile::tempdir().unwrap(), machines: None }
+    }
+
+    /// For a test that starts whole machines: it waits for its turn.
+    pub(crate) fn of_machines() -> Self {
+        let machines = Some(lab::Permit::take());
+        Self { machines, ..Self::new() }
     }
 
     /// Writes a file with mode 0600, as tokens must have.
@@ -239,7 +248,7 @@ pub(crate) fn mount_xfs(bench: &Bench) {
 
 impl Drop for Xfs<'_> {
     fn drop(&mut self) {
-        self.0.tool("umount xfs");
+        lab::unmount(&self.0.path("xfs")).unwrap();
     }
 }
 

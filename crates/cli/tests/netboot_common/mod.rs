@@ -3,10 +3,14 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::process::{Child, Stdio};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Room};
+use lab::bare::{BRIDGE, Bare, BareOptions, Firmware, Room, card};
+use lab::boot::Kernel;
 
 use crate::common::{self, Bench};
 
@@ -15,6 +19,11 @@ pub(crate) const SERVER: &str = "10.9.0.1:7717";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(420);
 /// What a machine may not say.
 pub(crate) const FAILED: Option<&str> = Some("the job failed");
+/// What firmware says when it has tried everything. It gives up after five seconds without an answer, and shim when a
+/// connection ends before it looked (0x68), both of which a busy host makes likely.
+pub(crate) const GIVEN_UP: &str = "No bootable ";
+/// How often somebody switches such a machine on again.
+const SWITCHED_ON_MAX: u32 = 20;
 /// Bytes of an empty disk.
 pub(crate) const DISK_BYTES: u64 = 3 << 30;
 /// Addresses that machines get, and where the kernel writes.
@@ -57,9 +66,7 @@ impl Site {
     /// A server that has the image `debian`, of a disk that starts everywhere, and a boot image.
     pub(crate) fn new(machines: u32) -> Option<Self> {
         let bench = common::with_grub("disk.img").filter(|_| lab::available_or_skip())?;
-        assert!(bench.see("capture disk.img debian -q").ends_with("exit: 0\n"));
-        let made = bench.see("boot-image boot --level 3 --kernel linux-image-cloud-amd64");
-        assert!(made.contains("out: made boot: Linux ") && made.ends_with("exit: 0\n"), "{made}");
+        share(&bench);
         Some(Self { bench, room: Room::build(machines).unwrap(), server: None })
     }
 
@@ -102,6 +109,63 @@ impl Site {
     pub(crate) fn start(&self, options: &BareOptions) -> Bare {
         Bare::start(&self.room, options).unwrap()
     }
+
+    /// Starts a machine, and waits until it shows `text`. One whose firmware has given up is switched on again.
+    pub(crate) fn start_until(&self, options: &BareOptions, text: &str) -> Bare {
+        self.wait_for(self.start(options), options, text)
+    }
+
+    /// Waits until a machine that was started with `options` shows `text`, as [`Self::start_until`].
+    pub(crate) fn wait_for(&self, mut machine: Bare, options: &BareOptions, text: &str) -> Bare {
+        let mut attempts = 1..SWITCHED_ON_MAX;
+        while let Err(error) = machine.wait_for(text, Some(GIVEN_UP), PATIENCE) {
+            assert!(error.to_string().contains(GIVEN_UP) && attempts.next().is_some(), "{error}");
+            drop(machine);
+            machine = self.start(options);
+        }
+        machine
+    }
+
+    /// Starts a machine with the kernel that its boot loader would get, and from its disks once that has restarted it:
+    /// for tests of jobs. `DISKCAST_POWER_ON` makes it boot from the network by its firmware, as machines do.
+    pub(crate) fn start_at_once(&self, options: &BareOptions) -> Bare {
+        if std::env::var_os("DISKCAST_POWER_ON").is_some() {
+            return self.start(options);
+        }
+        let mut ask = Command::new("curl");
+        let place = format!("http://{}/machine/{}/ipxe", lab::bare::SERVER, card(options.plug.unwrap()));
+        ask.args(["--silent", "--fail", &place]);
+        let script = String::from_utf8(self.room.inside(&ask).output().unwrap().stdout).unwrap();
+        let words = script
+            .lines()
+            .find_map(|line| line.strip_prefix("kernel /vmlinuz initrd=initrd.img "))
+            .unwrap()
+            .to_owned();
+        let [kernel, system] = ["boot/vmlinuz", "boot/initrd.img"].map(|file| self.bench.path(file));
+        let kernel = Some(Kernel { kernel, system, words });
+        self.start(&BareOptions { kernel, ..options.clone() })
+    }
+}
+
+/// Puts a repository with the image `debian`, of the disk `disk.img`, and the boot image `boot` into the folder. The
+/// first test of a new program makes them, in the build folder.
+fn share(bench: &Bench) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let program = fs::metadata(env!("CARGO_BIN_EXE_diskcast")).unwrap();
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("netboot");
+    let place = all.join(format!("{}-{}", program.mtime(), program.len()));
+    let _alone = ALONE.lock();
+    if !place.exists() {
+        let _ = fs::remove_dir_all(&all);
+        assert!(bench.see("capture disk.img debian -q").ends_with("exit: 0\n"));
+        let made = bench.see("boot-image boot --level 3 --kernel linux-image-cloud-amd64");
+        assert!(made.contains("out: made boot: Linux ") && made.ends_with("exit: 0\n"), "{made}");
+        let part = all.join("part");
+        fs::create_dir_all(&part).unwrap();
+        bench.tool(&format!("mv repo boot {}", part.display()));
+        fs::rename(part, &place).unwrap();
+    }
+    bench.tool(&format!("cp -a {0}/repo {0}/boot .", place.display()));
 }
 
 /// Waits until `is_so`, which looks at something that a real machine changes.

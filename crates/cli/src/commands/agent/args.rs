@@ -9,8 +9,8 @@ use crate::args::{DisksFolder, Keeping};
 /// transfer uses. It may be stopped at any time: what it needs to know is in the folder.
 ///
 /// With `--server` it also takes jobs of that server (`diskcast serve --agents`), which `diskcast deploy IMAGE HOSTS
-/// --target TARGET` gives. An administrator admits this host first, by `diskcast hosts admit`. Whoever manages that
-/// server can write to this host's disks.
+/// --target TARGET` gives. An administrator admits this host first, by `diskcast hosts admit` and the fingerprint of
+/// its key, which this shows when it starts. Whoever manages that server can write to this host's disks.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

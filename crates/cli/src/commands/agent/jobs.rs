@@ -22,8 +22,6 @@ use crate::exit::{Exit, Failure, Result};
 
 /// How long one call waits for the server.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A shorter pause before the next one says nothing.
-const AT_ONCE: Duration = Duration::from_secs(1);
 /// The pause before the next one if it is away.
 const AWAY: Duration = Duration::from_secs(5);
 
@@ -61,7 +59,8 @@ impl<'a> Jobs<'a> {
     /// Takes one job after the other until it is told to stop.
     pub(super) fn run(&self) {
         let output = self.context.output;
-        output.note(&format!("this host is {}", describe(self.caller.facts())));
+        let facts = describe(self.caller.facts());
+        output.note(&format!("this host is {facts}, with the key {}", self.caller.key()));
         let (mut outcome, mut told) = (None::<JobOutcome>, String::new());
         let mut tell = |words: String| {
             if words != told {
@@ -101,8 +100,6 @@ impl<'a> Jobs<'a> {
                 Order::Work { job, work, .. } => {
                     tell(format!("job {job}: {work} is nothing that an agent does"));
                 }
-                // The first call only gets what the next one signs.
-                Order::Wait { .. } if pause < AT_ONCE => {}
                 Order::Wait { why } => tell(format!("waits: {why}")),
                 Order::Start => {}
             }

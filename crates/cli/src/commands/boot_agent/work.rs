@@ -76,6 +76,9 @@ impl Job<'_> {
             .arg(token.path());
         if after.own {
             command.arg("--new-identity");
+            if after.accept_stale_ids {
+                command.arg("--accept-stale-ids");
+            }
             if let Some(name) = &self.name {
                 command.args(["--hostname", name]);
             }

@@ -20,7 +20,7 @@ pub(crate) struct Args {}
 pub(crate) fn run(context: &Context, _: &Args) -> Result<()> {
     let access = access(context)?;
     if context.global.dry_run {
-        return context.output.result(&json!({"type": "rebalance"}), || {
+        return context.output.result(&json!({"type": "plan"}), || {
             "would move parts from full devices to empty ones\n".to_owned()
         });
     }

@@ -55,7 +55,7 @@ pub(crate) fn lost(context: &Context, args: &LostArgs) -> Result<()> {
 }
 
 fn say(context: &Context, what: &str, device: u32, text: &str) -> Result<()> {
-    let record = json!({"type": what, "device": device});
+    let record = json!({"type": what, "device": device, "dry_run": context.global.dry_run});
     let would = context.would();
     context.output.result(&record, || {
         format!("{would}device {device} {text}; `diskcast cluster status` shows how far\n")

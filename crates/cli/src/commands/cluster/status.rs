@@ -1,5 +1,7 @@
 //! `diskcast cluster status`: the devices of a cluster, and whether all is well.
 
+mod health;
+
 use base::units::show_bytes;
 use cluster::State;
 use cluster::client::{Cluster, ClusterAccess};
@@ -12,11 +14,13 @@ use crate::exit::{Exit, Failure, Result};
 use crate::repository;
 use crate::ui::table::{Align, Table};
 
+use health::health;
+
 /// Show the devices of a cluster, and whether all is well
 ///
 /// INDEX is the parts of the index that a device holds; those in brackets it still copies. SILENT is the time since it
 /// was heard. A device that is `down` counts as if its data were still there; what it should hold is read from the
-/// others.
+/// others. The line below the table says what is not as it should be: `all is well` only if nothing is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +39,9 @@ pub(crate) fn run(context: &Context, _: &Args) -> Result<()> {
         "type": "cluster", "cluster": status.cluster, "leader": status.leader, "waits_for": status.waits_for,
         "epoch": status.epoch, "data": status.k, "parity": status.m,
         "formed": status.formed, "segments_open": status.segments_open,
-        "segments_sealed": status.segments_sealed, "segments_emptied": status.segments_emptied,
+        "segments_sealed": status.segments_sealed, "segments_lacking": status.segments_lacking,
+        "segments_unprotected": status.segments_unprotected,
+        "segments_unreadable": status.segments_unreadable, "segments_emptied": status.segments_emptied,
         "compacting": status.compacting, "rebuilding": status.rebuilding, "records": status.records,
     });
     output.result(&record, || summary(&status))
@@ -63,7 +69,7 @@ fn table(status: &ClusterStatus) -> Table {
         ("INDEX", Align::Right),
         ("SILENT", Align::Right),
     ]);
-    for DeviceView { device, used, slots, copying, silent_ms } in &status.devices {
+    for DeviceView { device, used, slots, copying, silent_ms, .. } in &status.devices {
         let copying = if *copying > 0 { format!(" ({copying})") } else { String::new() };
         table.row([
             device.device.to_string(),
@@ -94,31 +100,7 @@ fn state(state: State) -> &'static str {
 }
 
 fn summary(status: &ClusterStatus) -> String {
-    let leaves = |state| matches!(state, State::Lost | State::Draining) && status.rebuilding > 0;
-    let away = |view: &&DeviceView| view.device.state == State::Down || leaves(view.device.state);
-    let down = status.devices.iter().filter(away).count();
     let (k, m) = (status.k, status.m);
-    let spare = usize::from(m).saturating_sub(down);
-    let health = match (status.formed, down) {
-        (false, _) => {
-            let joined = status.devices.len();
-            format!("{joined} devices have joined; it takes data when {} have", k + m)
-        }
-        (true, 0) => format!("all is well: any {m} devices may fail"),
-        (true, down) if down <= usize::from(m) => {
-            format!("{down} of {} devices are away: {spare} more may fail", status.devices.len())
-        }
-        (true, down) => {
-            format!("{down} of {} devices are away: some data may not be read", status.devices.len())
-        }
-    };
-    let health = match status.waits_for.as_slice() {
-        [] => health,
-        waits_for => {
-            let devices: Vec<_> = waits_for.iter().map(ToString::to_string).collect();
-            format!("its state was restored: it waits for devices {}", devices.join(", "))
-        }
-    };
     let (open, sealed) = (status.segments_open, status.segments_sealed);
     let rebuild = match status.rebuilding {
         0 => String::new(),
@@ -133,8 +115,14 @@ fn summary(status: &ClusterStatus) -> String {
         (0, emptied) => format!("; {emptied} are empty and will be removed"),
         (some, emptied) => format!("; {some} are to be compacted, {emptied} are empty and will be removed"),
     };
+    let mended: u64 = status.devices.iter().map(|view| view.health.mended).sum();
+    let mended = match mended {
+        0 => String::new(),
+        bytes => format!("; {} of damage were mended", show_bytes(bytes)),
+    };
+    let health = health(status);
     format!(
-        "{k}+{m}, epoch {}{leader}; {sealed} segments, {open} open{garbage}{rebuild}; {health}\n",
+        "{k}+{m}, epoch {}{leader}; {sealed} segments, {open} open{garbage}{rebuild}{mended}; {health}\n",
         status.epoch
     )
 }

@@ -63,6 +63,7 @@ impl Args {
 /// One process of the cluster.
 struct Part {
     name: String,
+    /// With which it comes back.
     words: Vec<String>,
     child: Option<Child>,
 }
@@ -88,8 +89,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         let _ = end.send(());
     })?;
     let plain = args.no_tls.then(|| "--no-tls".to_owned());
-    let begin =
-        |words: Vec<String>, name: &str| start(words.into_iter().chain(plain.clone()).collect(), name);
+    let begin = |words: Vec<String>, name: &str| {
+        let database = if name == "metadata" { "metadata.redb" } else { "device.redb" };
+        let is_new = !folder.join(name).join(database).exists();
+        start(words.into_iter().chain(plain.clone()).collect(), name, is_new)
+    };
     let mut parts = vec![begin(metadata_words(args, &folder, &token), "metadata")?];
     for number in 1..=args.devices {
         parts.push(begin(device_words(args, number, &folder, &token), &format!("device-{number:02}"))?);
@@ -160,10 +164,11 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn start(words: Vec<String>, name: &str) -> Result<Part> {
+fn start(words: Vec<String>, name: &str, is_new: bool) -> Result<Part> {
     let program = std::env::current_exe()?;
     let child = Command::new(program)
         .args(&words)
+        .args(is_new.then_some("--new"))
         .args(["--with-parent", "--quiet"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -183,7 +188,8 @@ fn ready(global: &crate::args::Global, args: &Args, parts: &mut [Part]) -> Resul
         }
         let up = repository::cluster_token(global).ok().and_then(|token| {
             let status = Cluster::status(&ClusterAccess::parse(&location, token).ok()?).ok()?;
-            let up = status.devices.iter().filter(|device| device.device.state == cluster::State::Up);
+            let up = status.devices.iter().filter(|view| view.device.state == cluster::State::Up);
+            let up = up.filter(|view| !view.health.searching);
             Some(status.formed && up.count() >= usize::from(args.devices))
         });
         if up == Some(true) {
@@ -206,7 +212,7 @@ fn announce(context: &Context, args: &Args, token: &Path, parts: &[Part]) -> Res
         parts.iter().filter_map(|part| Some((&part.name, part.child.as_ref()?.id()))).collect();
     let location = args.location();
     let record = json!({
-        "type": "cluster", "location": location, "token_file": token,
+        "type": "cluster", "location": location, "token_file": token.display().to_string(),
         "processes": pids.iter().map(|(name, pid)| json!({"name": name, "pid": pid})).collect::<Vec<_>>(),
     });
     context.output.result(&record, || {

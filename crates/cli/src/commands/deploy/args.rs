@@ -10,6 +10,7 @@ use crate::args::QUIESCE;
 use crate::args::parse::{parse_lifetime, parse_window};
 use crate::commands::hosts::{At, Terms};
 use crate::exit::{Exit, Failure, Result};
+use crate::runtime;
 
 /// Put an image on many hosts: by ssh, by their agents, or by booting from the network
 ///
@@ -23,6 +24,8 @@ use crate::exit::{Exit, Failure, Result};
 ///
 /// Without both, machines that boot from the network take the job when they boot, or at once if they wait in our
 /// system. `diskcast hosts` shows how far they are, `--follow` stays until they are done.
+///
+/// Shows which machines it is for, and asks before it overwrites them; without a terminal it needs --yes.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "diskcast deploy [OPTIONS] <NAME> --to <HOSTS> --target <TARGET> [-- OPTIONS OF FETCH]\n       \
@@ -50,6 +53,10 @@ pub(crate) struct Args {
     /// Leave the disk as it was captured: without a host name and identity of its own
     #[arg(long, conflicts_with = "to")]
     pub as_captured: bool,
+    /// Give machines an identity of their own even if files that can't be changed name old identifiers: they may not
+    /// start
+    #[arg(long, conflicts_with_all = ["to", "as_captured"])]
+    pub accept_stale_ids: bool,
     /// Grow the last partition to the end of the disk
     #[arg(long, conflicts_with = "to")]
     pub grow: bool,
@@ -255,7 +262,7 @@ impl BySsh {
 
     /// How hosts are reached.
     pub(super) fn ssh(&self) -> Ssh {
-        Ssh::new(&self.ssh, self.program.clone(), self.sudo)
+        Ssh::new(&self.ssh, self.program.clone(), self.sudo, runtime::folder_for("ssh").ok())
     }
 
     pub(super) fn rules(&self, hosts: usize) -> Rules {

@@ -1,11 +1,15 @@
 //! The course of a deployment, whatever way its hosts are reached: the plan, the work, and what came of it.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use base::Digest;
 use net::clock::{Clock, Stop};
 use net::deploy::{Deploy, Host, HostState, Rules, Way};
+use rustix::fs::OFlags;
 use serde_json::json;
 
 use super::args::Args;
@@ -106,7 +110,8 @@ pub(super) fn report(
     let record = json!({
         "type": "deployed", "image": reference, "ready": counts.ready, "failed": counts.failed,
         "left_out": counts.left_out, "seconds": took.as_secs_f64(),
-        "missing": missing.iter().map(|entry| &entry.name).collect::<Vec<_>>(), "retry_file": retry,
+        "missing": missing.iter().map(|entry| &entry.name).collect::<Vec<_>>(),
+        "retry_file": retry.as_ref().map(|path| path.display().to_string()),
     });
     let shown = base::units::show_duration(*took);
     let of = if missing.is_empty() { String::new() } else { format!(" of {}", entries.len()) };
@@ -136,7 +141,13 @@ fn keep(args: &Args, reference: &str, missing: &[&Entry]) -> Result<PathBuf> {
     let path = args.by_ssh.retry_file.clone().unwrap_or_else(|| format!("deploy-{image}.retry").into());
     let lines: String = missing.iter().map(|entry| entry.line() + "\n").collect();
     let text = format!("# did not get {reference}, {}\n{lines}", clock::now_rfc3339());
-    std::fs::write(&path, text)
-        .map_err(|error| base::Error::from_io(format!("write `{}`", path.display()), error))?;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    if args.by_ssh.retry_file.is_none() {
+        // Nobody chose this name: in a folder of all users a link there leads where somebody else wants.
+        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    }
+    let written = options.open(&path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| base::Error::from_io(format!("write `{}`", path.display()), error))?;
     Ok(path)
 }

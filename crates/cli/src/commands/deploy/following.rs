@@ -147,7 +147,7 @@ fn summary(machines: &[Machine], all: &[MachineStatus]) -> String {
 /// Whether a machine is waited for that does not ask for its job.
 fn is_absent(status: &MachineStatus) -> bool {
     let waits = status.job.as_ref().is_some_and(|job| job.stage == JobStage::Queued);
-    waits && status.seen_seconds_ago.is_none_or(|seconds| seconds > SILENT_SECONDS)
+    waits && status.called_seconds_ago.is_none_or(|seconds| seconds > SILENT_SECONDS)
 }
 
 fn name(status: &MachineStatus) -> &str {

@@ -7,19 +7,15 @@ use super::{Args, following};
 use crate::commands::Context;
 use crate::commands::hosts::{self, Terms};
 use crate::exit::{Exit, Failure, Result};
-use crate::ui::prompt;
 
 /// Gives them the job.
 pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
     let (work, terms) = work(args)?;
-    if let (Some(target), Work::Put(Put { copy: None, .. }), false) = (&terms.disk, &work, context.global.yes)
-    {
-        let question = format!("{target} of {} will be overwritten", args.machines.join(", "));
-        prompt::confirm(&question, "say --yes if you are sure")?;
-    }
     let manager = hosts::manager(context, &args.server)?;
-    let made = hosts::give(context, &manager, work, &args.machines, &terms, args.window)?;
-    if args.follow { following::follow(context, &manager, &made, args.by_ssh.time) } else { Ok(()) }
+    match hosts::give(context, &manager, work, &args.machines, &terms, args.window)? {
+        Some(made) if args.follow => following::follow(context, &manager, &made, args.by_ssh.time),
+        _ => Ok(()),
+    }
 }
 
 /// What they are to do, and on which disk.
@@ -35,12 +31,16 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
                 "--copy, --serve-for, --before, --written, --after and options of fetch need a --target";
             return usage(text, hint);
         }
-        let after = After { own: !args.as_captured, grow: args.grow };
+        let after =
+            After { own: !args.as_captured, accept_stale_ids: args.accept_stale_ids, grow: args.grow };
         return Ok((Work::Install { reference: args.name.clone(), after }, args.terms.clone()));
     };
-    if args.terms.disk.is_some() || args.as_captured || args.grow {
+    if args.terms.disk.is_some() || args.as_captured || args.accept_stale_ids || args.grow {
         let hint = "options of fetch, such as --grow, stand behind `--`";
-        return usage("--disk, --as-captured and --grow are for machines that boot from the network", hint);
+        return usage(
+            "--disk, --as-captured, --accept-stale-ids and --grow are for machines that boot from the network",
+            hint,
+        );
     }
     let put = Put {
         reference: args.name.clone(),

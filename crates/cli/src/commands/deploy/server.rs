@@ -89,7 +89,7 @@ impl Source {
             Self::There { url, token, .. } => return Ok(Serving { url, token, _own: None }),
         };
         // A secret of its own: its tokens end with it.
-        let folder = tempfile::tempdir()?;
+        let folder = disk::private_folder(None)?;
         let state = folder.path().join("state");
         let server = daemon::serve(ServeOptions {
             repository,
@@ -108,6 +108,7 @@ impl Source {
             places: Places::default(),
             netboot: None,
             agents: false,
+            strict: false,
             public: PublicImages::default(),
             torrent: None,
             log: Arc::new(|_| {}),

@@ -7,11 +7,11 @@ use net::client::Client;
 use serde_json::json;
 
 use super::names::names;
+use super::plan;
 use crate::args::parse::parse_moment;
 use crate::clock;
 use crate::commands::Context;
 use crate::exit::Result;
-use crate::ui::prompt;
 
 /// On which disk, and when.
 #[derive(Debug, Clone, clap::Args)]
@@ -41,7 +41,8 @@ impl Terms {
     }
 }
 
-/// Gives `machines` the job to do `work`.
+/// Gives `machines` the job to do `work`. Shows its plan and asks first if that overwrites disks; with `--dry-run` it
+/// ends there: `None`.
 pub(crate) fn give(
     context: &Context,
     client: &Client,
@@ -49,15 +50,11 @@ pub(crate) fn give(
     machines: &[String],
     terms: &Terms,
     window: Duration,
-) -> Result<JobsMade> {
+) -> Result<Option<JobsMade>> {
     if !work.is_for_agents() {
         terms.disk.as_deref().map(crate::target::check_rule).transpose()?;
     }
-    if work == Work::Wipe && !context.global.yes {
-        let question = format!("the disks of {} will be erased", machines.join(", "));
-        prompt::confirm(&question, "say --yes if you are sure")?;
-    }
-    let request = JobRequest {
+    let mut request = JobRequest {
         work,
         machines: machines.to_vec(),
         disk: terms.disk.clone(),
@@ -65,18 +62,33 @@ pub(crate) fn give(
         power: terms.power(),
         window: window.as_secs(),
     };
+    if context.global.dry_run {
+        return plan::show(context, client, &client.plan_job(&request)?).map(|()| None);
+    }
+    if plan::overwrites(&request.work) && !context.global.yes {
+        let planned = client.plan_job(&request)?;
+        plan::confirm(context, client, &planned)?;
+        // What was shown, and nothing that got that name meanwhile.
+        request.machines = planned.machines.into_iter().map(|machine| machine.mac).collect();
+        request.work = planned.work;
+    }
     let made = client.give_job(&request)?;
     let work = serde_json::to_value(&made.work).expect("work is plain data");
     let record = json!({ "type": "job", "job": work, "begins": request.begins, "machines": made.machines });
-    let asks = if made.work.is_for_agents() { "when its agent asks" } else { "when it boots" };
-    let when = match request.begins.saturating_sub(clock::unix_seconds()) {
+    context.output.result(&record, || {
+        let (names, when) = (names(&made.machines), when(&request));
+        format!("job for {names}, {when}: {}; see `diskcast hosts`\n", made.work)
+    })?;
+    Ok(Some(made))
+}
+
+/// When machines do it.
+fn when(request: &JobRequest) -> String {
+    let asks = if request.work.is_for_agents() { "when its agent asks" } else { "when it boots" };
+    match request.begins.saturating_sub(clock::unix_seconds()) {
         0 => asks.to_owned(),
         seconds => {
             format!("{asks} in {} or later", base::units::show_duration(Duration::from_secs(seconds)))
         }
-    };
-    context.output.result(&record, || {
-        format!("job for {}, {when}: {}; see `diskcast hosts`\n", names(&made.machines), made.work)
-    })?;
-    Ok(made)
+    }
 }

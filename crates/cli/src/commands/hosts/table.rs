@@ -1,9 +1,10 @@
 //! The table of machines for people.
 
 use base::units::show_bytes;
-use net::api::{JobProgress, MachineStatus, Machines};
+use net::api::{JobProgress, KeyStatus, MachineStatus, Machines};
 use serde_json::Value;
 
+use crate::clock;
 use crate::commands::Context;
 use crate::exit::Result;
 use crate::ui::table::{Align, Table};
@@ -21,6 +22,8 @@ pub(super) fn show(context: &Context, machines: &Machines) -> Result<()> {
         ("CARD", Align::Left),
         ("GROUPS", Align::Left),
         ("DISKS", Align::Left),
+        ("KEY", Align::Left),
+        ("FROM", Align::Left),
         ("SEEN", Align::Left),
         ("JOB", Align::Left),
     ]);
@@ -31,6 +34,8 @@ pub(super) fn show(context: &Context, machines: &Machines) -> Result<()> {
             machine.mac.clone(),
             machine.groups.join(" "),
             disks(machine),
+            key(machine).map_or_else(|| "-".to_owned(), marked),
+            key(machine).map_or_else(|| "-".to_owned(), from),
             seen(machine),
             job(machine),
         ]);
@@ -41,15 +46,73 @@ pub(super) fn show(context: &Context, machines: &Machines) -> Result<()> {
     output.list(&records, &table)?;
     if !output.is_json() {
         for machine in &machines.machines {
-            if let Some(reason) = machine.job.as_ref().and_then(|job| job.reason.as_ref()) {
-                output.note(&format!("{}: {reason}", machine.name.as_ref().unwrap_or(&machine.mac)));
+            let name = machine.name.as_ref().unwrap_or(&machine.mac);
+            let reason = machine.job.as_ref().and_then(|job| job.reason.clone());
+            for note in reason.into_iter().chain(notes(machine)) {
+                output.note(&format!("{name}: {note}"));
             }
         }
     }
     Ok(())
 }
 
-fn disks(machine: &MachineStatus) -> String {
+/// Machines that were just admitted, with the keys that this lets in; `would` begins each line.
+pub(super) fn admitted(machines: &[MachineStatus], would: &str) -> String {
+    let line = |machine: &MachineStatus| {
+        let name = machine.name.as_ref().unwrap_or(&machine.mac);
+        let key = match (&machine.named_key, key(machine)) {
+            (Some(named), _) => format!("its key is {named}"),
+            (None, Some(key)) => format!("its key is {}, from {}", marked(key), from(key)),
+            (None, None) => "its key will be the first one that calls".to_owned(),
+        };
+        format!("{would}admitted {name}: {key}\n")
+    };
+    match machines.is_empty() {
+        true => "no machine waits to be admitted\n".to_owned(),
+        false => machines.iter().map(line).collect(),
+    }
+}
+
+/// The key with which a machine called last.
+fn key(machine: &MachineStatus) -> Option<&KeyStatus> {
+    let runs = machine.facts.as_ref().is_some_and(|facts| facts.runs);
+    if runs { machine.agent_key.as_ref() } else { machine.key.as_ref() }
+}
+
+fn marked(key: &KeyStatus) -> String {
+    format!("{}{}", key.fingerprint, if key.confirmed { "" } else { "?" })
+}
+
+fn from(key: &KeyStatus) -> String {
+    let address = key.address.map_or_else(|| "-".to_owned(), |address| address.to_string());
+    match key.since {
+        0 => address,
+        since => format!("{address} since {}", clock::short(&clock::show_unix(since))),
+    }
+}
+
+/// What an administrator should look at.
+fn notes(machine: &MachineStatus) -> Vec<String> {
+    let followed = key(machine).filter(|key| key.followed && !key.confirmed).map(|key| {
+        format!(
+            "the key {} went on with a job that another key had begun: diskcast hosts admit {0}, if the machine was \
+             started again and shows it",
+            key.fingerprint
+        )
+    });
+    let rival = machine.rival.as_ref().map(|rival| {
+        let name = &rival.fingerprint;
+        format!(
+            "another one calls with its card, with the key {name}, from {}, and gets nothing: diskcast hosts admit \
+             {name}, if that is the right one",
+            from(rival)
+        )
+    });
+    let named = machine.named_key.as_ref().map(|name| format!("nobody but the key {name} is heard"));
+    followed.into_iter().chain(rival).chain(named).collect()
+}
+
+pub(super) fn disks(machine: &MachineStatus) -> String {
     let disks = machine.facts.iter().flat_map(|facts| &facts.disks);
     disks.map(|disk| show_bytes(disk.size_bytes)).collect::<Vec<_>>().join(", ")
 }

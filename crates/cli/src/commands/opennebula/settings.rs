@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::place::is_plain;
 use crate::exit::{Exit, Failure, Result};
+use crate::runtime;
 
 /// The file, and the variable that names another one.
 const FILE: &str = "/etc/one/diskcast.toml";
@@ -206,7 +207,8 @@ impl Settings {
 
     /// How hosts are reached.
     pub(super) fn ssh(&self) -> &Ssh {
-        self.reached.get_or_init(|| Ssh::new(&self.ssh, self.program(), false))
+        let sockets = || runtime::folder_for("ssh").ok();
+        self.reached.get_or_init(|| Ssh::new(&self.ssh, self.program(), false, sockets()))
     }
 
     /// The program on hosts, with the folder of its images.

@@ -1,10 +1,14 @@
-//! `diskcast verify`: checks that every stored byte is intact, and repairs damage if requested.
+//! `diskcast verify`: checks that every stored byte is intact, and repairs damage if requested; or whether a disk is
+//! what a version says.
 
+mod disk;
+mod pieces;
 mod through;
+mod unproven;
 
 use base::units::{show_bytes, show_duration};
 use serde_json::json;
-use store::{Damage, Healed, How, RepairReport, Repository, Scope, Signer, VerifyReport};
+use store::{Damage, Healed, How, Reference, RepairReport, Repository, Scope, Signer, VerifyReport, Why};
 
 use super::Context;
 use crate::args::FromServer;
@@ -12,10 +16,16 @@ use crate::exit::{Exit, Failure, Result};
 use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, keys, repository};
 
-/// Verify every stored byte, and who signed it
+/// Verify every stored byte, and who signed it; or a disk
 ///
-/// An invalid signature counts as damage. With --trust, so does everything that no trusted key signed. If --repo names
-/// a server, what it offers is downloaded and checked here.
+/// An invalid signature counts as damage. With --trust, so does everything that no trusted key signed. What can't be
+/// reached now, as on devices of a cluster that are away, is not damaged: the exit code is 1 if there is nothing worse,
+/// and 12 for damage. If --repo names a server, what it offers is downloaded and checked here.
+///
+/// With --disk it compares a disk with a version, and writes nothing: which partitions and ranges of bytes differ, and,
+/// for root on ext2, ext3, ext4 and XFS, which files. Free space may hold anything, and a backup GPT that an install
+/// moved to the end of a larger disk is right there. Only chunks that differ are read from the repository. The exit
+/// code is 0 if all is equal, 12 if something differs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,6 +33,8 @@ Examples:
   diskcast verify classroom@3          everything that one version needs
   diskcast verify --repair             repair what this repository alone can repair
   diskcast verify --repair /mnt/backup
+  diskcast verify --disk /dev/sda classroom        is this disk still what was installed?
+  diskcast verify --disk vm.qcow2 web:stable --json
   diskcast verify --trust /etc/diskcast/keys
   diskcast verify classroom --repo https://10.0.0.1:7717 --token-file join.token")]
 pub(crate) struct Args {
@@ -33,6 +45,8 @@ pub(crate) struct Args {
     #[allow(clippy::option_option, reason = "a flag whose value may be left out")]
     pub repair: Option<Option<String>>,
     #[command(flatten)]
+    pub other: disk::Other,
+    #[command(flatten)]
     pub from: FromServer,
 }
 
@@ -40,15 +54,22 @@ pub(crate) struct Args {
 const SHOWN_MAX: usize = 100;
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    if let (Some(disk), Some(name)) = (&args.other.disk, &args.name) {
+        return disk::run(context, &args.other, &args.from, disk, name);
+    }
     let began = clock::now();
     let meter = Meter::new(context.output, context.global.quiet);
     let checked = match &args.from.server {
         Some(server) => through::verify(context, args.name.as_deref(), server, &args.from.access, &meter)
-            .map(|verified| (RepairReport { verified, healed: Vec::new() }, false)),
+            .map(|(verified, unproven)| Checked {
+                report: RepairReport { verified, healed: Vec::new() },
+                is_locked: false,
+                unproven,
+            }),
         None => here(context, args, &meter),
     };
     meter.finish();
-    let (RepairReport { verified: report, healed }, is_locked) = checked?;
+    let Checked { report: RepairReport { verified: report, healed }, is_locked, unproven } = checked?;
     healed.iter().enumerate().try_for_each(|(index, healed)| show_healed(context, index, healed))?;
     if is_locked {
         let note =
@@ -56,11 +77,15 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         context.output.note(note);
     }
     report.damaged.iter().enumerate().try_for_each(|(index, damage)| show(context, index, damage))?;
+    unproven.iter().enumerate().try_for_each(|(index, version)| unproven::show(context, index, version))?;
     let took = clock::now().duration_since(began);
+    let unreachable = report.damaged.iter().filter(|damage| damage.why == Why::Unreachable).count();
+    let damaged = report.damaged.len() - unreachable;
     let record = json!({
         "type": "verified", "versions": report.versions, "objects": report.objects, "bytes": report.bytes,
         "locked": is_locked, "unreferenced": report.unreferenced, "signers": signers(&report),
-        "unsigned": report.unsigned, "damaged": report.damaged.len(), "healed": healed.len(),
+        "unsigned": report.unsigned, "damaged": damaged, "unreachable": unreachable, "healed": healed.len(),
+        "unproven_free": unproven.len(),
         "seconds": took.as_secs_f64(),
     });
     context.output.result(&record, || {
@@ -74,22 +99,41 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         let (size, took, rate) = (show_bytes(bytes), show_duration(took), show_rate(bytes, took));
         format!("verified {versions} versions, {objects} objects of {size}{rest}, {took}, {rate}{signed}\n")
     })?;
-    if report.damaged.is_empty() {
-        return Ok(());
-    }
-    let hint = if args.from.server.is_some() {
-        "`diskcast verify --repair` mends it where the repository is"
-    } else {
-        "`diskcast verify --repair` mends damaged records, \
-         `diskcast verify --repair OTHER` repairs them from another repository; \
-         capturing the same disks again repairs their objects, too"
-    };
-    let text = format!("{} records are damaged", report.damaged.len());
-    Err(Failure::new(Exit::Verification, text).hint(hint))
+    outcome(damaged, unreachable, args.from.server.is_some())
 }
 
-/// Verifies or repairs the repository; also says whether its key is missing.
-fn here(context: &Context, args: &Args, meter: &Meter) -> Result<(RepairReport, bool)> {
+/// What the numbers of records that are damaged, and that can't be reached, say of the repository.
+fn outcome(damaged: usize, unreachable: usize, at_server: bool) -> Result<()> {
+    let away = format!("{unreachable} records can't be reached");
+    let hint = match (damaged, unreachable) {
+        (0, 0) => return Ok(()),
+        (0, _) => {
+            let hint = "verify again when all parts of the repository are there: for a cluster, \
+                        `diskcast cluster status` shows what is away";
+            return Err(Failure::new(Exit::Failed, away).hint(hint));
+        }
+        _ if at_server => "`diskcast verify --repair` mends it where the repository is",
+        _ => {
+            "`diskcast verify --repair` mends damaged records, \
+             `diskcast verify --repair OTHER` repairs them from another repository; \
+             capturing the same disks again repairs their objects, too"
+        }
+    };
+    let rest = if unreachable > 0 { format!(", {away}") } else { String::new() };
+    Err(Failure::new(Exit::Verification, format!("{damaged} records are damaged{rest}")).hint(hint))
+}
+
+/// What was found.
+struct Checked {
+    report: RepairReport,
+    /// Whether the repository's key is missing.
+    is_locked: bool,
+    /// The versions whose free space is not proven.
+    unproven: Vec<Reference>,
+}
+
+/// Verifies or repairs the repository.
+fn here(context: &Context, args: &Args, meter: &Meter) -> Result<Checked> {
     // With the scrub log: a damaged object that is found here is removed from the log.
     let repository = repository::with_scrubs(&context.global, repository::open_locked(&context.global)?);
     let scope = match &args.name {
@@ -104,7 +148,13 @@ fn here(context: &Context, args: &Args, meter: &Meter) -> Result<(RepairReport, 
         }
         _ => repository.verify(&scope, meter).map(|verified| RepairReport { verified, healed: Vec::new() }),
     };
-    Ok((checked?, repository.is_locked()))
+    let (report, is_locked) = (checked?, repository.is_locked());
+    let look = |reference: &Reference| repository.look(reference).map(|(found, _)| found);
+    let unproven = match is_locked {
+        true => Vec::new(),
+        false => unproven::find(&repository, args.name.as_deref(), &look)?,
+    };
+    Ok(Checked { report, is_locked, unproven })
 }
 
 fn signers(report: &VerifyReport) -> Vec<serde_json::Value> {
@@ -154,6 +204,7 @@ fn show(context: &Context, index: usize, damage: &Damage) -> Result<()> {
     context.output.answer(&record, || {
         let concerned =
             if versions.is_empty() { String::new() } else { format!(" (needed by {})", versions.join(" ")) };
-        format!("damaged: {}{concerned}\n", damage.text)
+        let word = if damage.why == Why::Unreachable { "can't be reached" } else { "damaged" };
+        format!("{word}: {}{concerned}\n", damage.text)
     })
 }

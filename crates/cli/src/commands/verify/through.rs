@@ -1,9 +1,11 @@
 //! `diskcast verify` through a server: its versions are downloaded and checked on this machine.
 
 use image::Progress;
+use mirror::Images as _;
 use net::clock::Stop;
 use store::{Elsewhere, ImageName, Judge, Reference, TagName, Verification, VerifyReport};
 
+use super::unproven;
 use crate::args::ServerAccess;
 use crate::commands::Context;
 use crate::exit::Result;
@@ -12,16 +14,18 @@ use crate::{connect, keys, repository, version};
 /// Objects that are asked for at the same time: enough to fill 1 Gbit/s at a round trip of 10 ms.
 const AT_ONCE: usize = 16;
 
-/// Verifies the version `name` on `server`, or else every version and tag there that the token covers.
+/// Verifies the version `name` on `server`, or else every version and tag there that the token covers. Also returns
+/// those whose free space is not proven.
 pub(super) fn verify(
     context: &Context,
     name: Option<&str>,
     server: &str,
     access: &ServerAccess,
     progress: &dyn Progress,
-) -> Result<VerifyReport> {
+) -> Result<(VerifyReport, Vec<Reference>)> {
     let options = &context.global.keys;
     let client = connect::client(server, access, options, Stop::new(), context.output)?;
+    let _keeper = connect::keep_token(context, &client)?;
     keys::check_server(options, &client)?;
     let trust = keys::required_trust(options)?;
     let repository = if trust.is_some() { client.repository()?.id } else { String::new() };
@@ -31,6 +35,7 @@ pub(super) fn verify(
     let judge = trust.as_ref().map(judge);
     let from = Elsewhere { objects: &client, cipher: client.cipher(), judge, at_once: AT_ONCE };
     let mut verification = Verification::new(from, progress);
+    let unproven = |name| unproven::find(&client, name, &|reference: &Reference| client.find(reference));
     let manifest = |reference: &str| net::fetch::manifest(&client, reference);
     if let Some(name) = name {
         let reference = repository::reference(name)?;
@@ -41,7 +46,7 @@ pub(super) fn verify(
         if let Reference::Tagged(_, tag) = &reference {
             verification.tag(image, tag, client.tag(image.as_str(), tag.as_str()))?;
         }
-        return Ok(verification.finish()?);
+        return Ok((verification.finish()?, unproven(Some(name))?));
     }
     for listed in client.images()?.images {
         let image: ImageName = listed.name.parse()?;
@@ -60,5 +65,5 @@ pub(super) fn verify(
         }
         tags.into_iter().try_for_each(|(tag, record)| verification.tag(&image, &tag, record))?;
     }
-    Ok(verification.finish()?)
+    Ok((verification.finish()?, unproven(None)?))
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,16 +12,17 @@ use base::Digest;
 use net::api::{Copies, HostJob, HostWord};
 use net::clock::Stop;
 use parking_lot::Mutex;
+use rustix::fs::OFlags;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use super::speaker::Speaker;
+use super::token::JobToken;
 use super::{attach, copy, volume};
 use crate::args::{DisksFolder, Keeping};
 use crate::exit::{Exit, Failure, Result};
+use crate::runtime;
 
-/// Folder of the locks: one for each target that is worked on. All users may write there.
-const LOCKS: &str = "/run/lock";
 /// How often a lock that another holds is tried.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 /// What is kept of what a command says on standard error, in bytes: the end.
@@ -70,6 +72,7 @@ impl Work {
         (keeping, place): (&Keeping, &DisksFolder),
         speaker: &Speaker,
     ) -> Result<(String, Value)> {
+        let token = JobToken::of(job, server);
         let _lock = self.lock(&job.target, speaker)?;
         if let Some(command) = &job.put.before {
             speaker.doing("runs the command before");
@@ -80,7 +83,7 @@ impl Work {
             self.shell(command, job, "the command before the image failed").map_err(refused)?;
         }
         speaker.doing("asks the server");
-        let fetch = |job: &HostJob| self.fetch(job, server, speaker);
+        let fetch = |job: &HostJob| self.fetch(job, server, &token, speaker);
         let done = match job.put.copy {
             None => fetch(job),
             Some(Copies::Snapshot) => volume::make(job, keeping, (&self.stop, speaker), fetch),
@@ -98,7 +101,8 @@ impl Work {
         Ok(done)
     }
 
-    /// Waits until no other work writes to `target`: an attempt that was given up may still be at it.
+    /// Waits until no other work of this user writes to `target`: an attempt that was given up may still be at it. Of
+    /// another user's the target itself is locked while it is written (`TargetOptions::alone`), and a device claimed.
     fn lock(&self, target: &str, speaker: &Speaker) -> Result<File> {
         let path = std::fs::canonicalize(target).unwrap_or_else(|_| PathBuf::from(target));
         let name = Digest::of(path.as_os_str().as_encoded_bytes()).to_hex();
@@ -119,7 +123,13 @@ impl Work {
         }
     }
 
-    fn fetch(&self, job: &HostJob, server: &str, speaker: &Speaker) -> Result<(String, Value)> {
+    fn fetch(
+        &self,
+        job: &HostJob,
+        server: &str,
+        token: &JobToken,
+        speaker: &Speaker,
+    ) -> Result<(String, Value)> {
         if job.meets {
             speaker.say(&HostWord::Arrived { waits: true });
             speaker.doing("waits for other hosts");
@@ -153,7 +163,7 @@ impl Work {
         command.args(&job.put.options).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = self.start(&mut command)?;
         // It is gone if that fails, and says why.
-        let _ = child.stdin.take().expect("it is piped").write_all(job.token.as_bytes());
+        let _ = child.stdin.take().expect("it is piped").write_all(token.text().as_bytes());
         let (mut done, mut failure) = (None, None);
         for line in BufReader::new(child.stdout.take().expect("it is piped")).lines() {
             let Ok(record) = serde_json::from_str::<Value>(&line?) else { continue };
@@ -254,11 +264,12 @@ fn serving(job: &HostJob) -> Result<Option<File>> {
     }
 }
 
-/// The file of a lock that all users may take; and what an error with it is.
+/// The file of a lock of this user; and what an error with it is.
 fn lock_file(name: &str) -> Result<(File, impl Fn(std::io::Error) -> base::Error)> {
-    let folder = if Path::new(LOCKS).is_dir() { PathBuf::from(LOCKS) } else { std::env::temp_dir() };
-    let path = folder.join(format!("diskcast-{name}"));
-    let opened = File::options().create(true).truncate(false).write(true).open(&path);
+    let path = runtime::folder_for("locks")?.join(name);
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    let opened = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path);
     let failed = move |error| base::Error::from_io(format!("lock `{}`", path.display()), error);
     Ok((opened.map_err(&failed)?, failed))
 }

@@ -16,7 +16,7 @@ use crate::commands::opennebula::settings::{Form, Repository, Settings, address}
 use crate::commands::opennebula::vm::Machine;
 use crate::commands::opennebula::volume;
 use crate::exit::{Exit, Failure, Result};
-use crate::{connect, interrupt, repository, version};
+use crate::{connect, interrupt, repository, runtime, version};
 
 /// How often it is said how far a disk is.
 const REPORT: Duration = Duration::from_secs(10);
@@ -118,7 +118,8 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     interrupt::cooperate(move || asked.stop())?;
     let mut told = Instant::default();
     // Without a place to meet, its host goes alone.
-    let meeting = Meeting::of(root, settings.window()).ok();
+    let place = runtime::folder_for("meetings").ok();
+    let meeting = place.map(|place| Meeting::of(place, root, settings.window()));
     let way = Way::Ssh(settings.ssh(), meeting.as_ref());
     let done = net::deploy::run(&[host], (root, Rules::default()), &way, &stop, |deploy, now| {
         if let HostState::Working { done, total, .. } = deploy.host(0)

@@ -61,7 +61,7 @@ fn on_host(target: &Place, script: &str) -> Result<()> {
 /// `FILE:NAME` for another name on it, or a URL.
 pub(super) fn context(parts: &[&str], target: &str) -> Result<()> {
     let (settings, target) = (Settings::load()?, Place::parse(target)?);
-    let folder = tempfile::tempdir()?;
+    let folder = disk::private_folder(None)?;
     let files = folder.path().join("files");
     std::fs::create_dir(&files)?;
     for part in parts {

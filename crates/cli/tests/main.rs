@@ -1,0 +1,53 @@
+//! All tests of the crate from outside, in one program. One room of it, or one test, runs by its name:
+//! `cargo test --workspace --test cli words::`.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod agents;
+mod at_server;
+mod attach;
+mod attach_common;
+mod attach_places;
+mod attach_waits;
+mod blob;
+mod clouds;
+mod cluster;
+mod cluster_tls;
+mod common;
+mod copies;
+mod damage;
+mod deploy;
+mod doctor;
+mod dry_runs;
+mod eavesdrop;
+mod etcd_access;
+mod files;
+mod forms;
+mod instances;
+mod killed;
+mod lab;
+mod local;
+mod mount;
+mod moved;
+mod netboot;
+mod netboot_common;
+mod opennebula;
+mod opennebula_common;
+mod opennebula_demand;
+mod own;
+mod parts;
+mod peers;
+mod power;
+mod private;
+mod replay;
+mod roots;
+mod s3;
+mod server;
+mod set;
+mod set_common;
+mod sources;
+mod switch;
+mod targets;
+mod torrent;
+mod trust;
+mod volumes;
+mod words;
