@@ -2,6 +2,7 @@
 //! so that client, devices and peers share the same cores and disk.
 
 mod contiguity;
+mod faults;
 mod flat;
 mod incast;
 mod minio;
@@ -49,6 +50,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &minio::GROUP,
     &prefetch::GROUP,
     &simulated::GROUP,
+    &faults::GROUP,
 ];
 
 /// Where the parts of a cluster in the lab are.

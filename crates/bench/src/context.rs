@@ -25,7 +25,7 @@ pub(crate) struct Context {
     pub root: PathBuf,
     /// Scratch folder on the disk below `target/`, kept between runs for prepared disks.
     pub scratch: PathBuf,
-    /// The release binary under test.
+    /// The binary under test, of the profile `dist`.
     pub diskcast: PathBuf,
     /// Removed only when the run ends: after many files were removed, ext4 searches long for a new inode, which would
     /// slow down the next measurement.
@@ -77,13 +77,13 @@ pub(crate) fn notebook() -> PathBuf {
 }
 
 impl Context {
-    /// Makes the folders of a run; an error if the release binary is not built.
+    /// Makes the folders of a run; an error if that binary is not built.
     pub(crate) fn new() -> Result<Self> {
         let root = root();
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        let diskcast = target.join("release/diskcast");
+        let diskcast = target.join("dist/diskcast");
         if !diskcast.exists() {
-            return Err("target/release/diskcast is not built; `make bench` builds it".into());
+            return Err("target/dist/diskcast is not built; `make bench` builds it".into());
         }
         let scratch = target.join("bench");
         std::fs::create_dir_all(&scratch)?;

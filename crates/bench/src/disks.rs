@@ -20,6 +20,17 @@ pub(crate) const GROUP: Group = Group {
     measure,
 };
 
+pub(crate) const COMMITS: Group = Group {
+    figures: &[(
+        "disks.commit_seeds",
+        "2,000 seeds of capture, change, commit of the whole disk, install over an old disk: wrong ones; at most 0",
+    )],
+    measure: commit_seeds,
+};
+
+/// Seeds of commits of whole disks.
+const COMMIT_SEEDS: u64 = 2000;
+
 const DISK_BYTES: u64 = 1 << 30;
 /// The captured range may be so much larger, for all filesystems: both ends of a disk are always captured.
 const MORE_BYTES: u64 = 4 << 20;
@@ -37,6 +48,17 @@ const FILESYSTEMS: &[(&str, &[&str], &[&str], &str)] = &[
     ("exfat", &["mkfs.exfat"], &["mount.exfat-fuse"], "partclone.exfat"),
     ("fat", &["mkfs.fat", "-F", "32"], &[], "partclone.fat32"),
 ];
+
+/// Versions by commits of whole disks that differ from a capture, or that do not install well over an old disk.
+fn commit_seeds(context: &Context) -> Result<Vec<Figure>> {
+    let folder = context.folder()?;
+    let seeds = lab::CommitSeeds { program: &context.diskcast, folder: &folder };
+    let wrong: Vec<String> = (0..COMMIT_SEEDS).filter_map(|seed| seeds.run(seed).err()).collect();
+    let figure = Figure::new("disks.commit_seeds", &[wrong.len() as f64], "seeds", Bar::AtMost(0.0))
+        .on("ext4, XFS, btrfs, NTFS, FAT and none; no table, MBR, GPT; raw, QCOW2, overlay", "files")
+        .with(json!(wrong));
+    Ok(vec![figure])
+}
 
 fn measure(context: &Context) -> Result<Vec<Figure>> {
     let folder = context.folder()?;

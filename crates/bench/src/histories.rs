@@ -19,7 +19,7 @@ pub(crate) const GROUP: Group = Group {
 fn measure(context: &Context) -> Result<Vec<Figure>> {
     // With `CI` set, a test fails if versitygw is missing; without it, it would be skipped.
     let output = Command::new("cargo")
-        .args(["test", "--quiet", "--package", "diskcast-store", "--test", "linearizable"])
+        .args(["test", "--quiet", "--package", "diskcast-store", "--test", "store", "linearizable::"])
         .current_dir(&context.root)
         .env("CI", "true")
         .stdin(Stdio::null())

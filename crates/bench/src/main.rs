@@ -87,6 +87,7 @@ const GROUPS: &[&[&Group]] = &[
         &install::GROUP,
         &install::ZEROS,
         &disks::GROUP,
+        &disks::COMMITS,
         &devices::GROUP,
         &devices::PLANS,
         &devices::delta::GROUP,

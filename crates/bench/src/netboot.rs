@@ -206,7 +206,7 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
                 BareOptions::empty(*kind, plug, folder.join(format!("machine-{plug}")), &[DISK_BYTES])
             })
             .collect::<base::Result<Vec<_>>>()?;
-        site.tell(&["deploy", IMAGE, "lab"])?;
+        site.tell(&["deploy", IMAGE, "lab", "--yes"])?;
         let mut all = |options: &[BareOptions]| -> Result<f64> {
             let begin = Instant::now();
             let machines = options.iter().map(|options| Bare::start(&site.room, options));

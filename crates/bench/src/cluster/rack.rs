@@ -55,6 +55,8 @@ impl Rack {
         let folder = self.device_folder(host).to_string_lossy().into_owned();
         let (metadata, domain) = (self.metadata(), format!("host-{host}"));
         let words = ["device", &folder, "--metadata", &metadata, "--domain", &domain, "--scrub-rate", "1M"];
+        let is_new = !self.device_folder(host).join("device.redb").exists();
+        let words: Vec<&str> = words.into_iter().chain(is_new.then_some("--new")).collect();
         self.run_part(host, &words, DEVICE_PORT)
     }
 
