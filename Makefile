@@ -1,35 +1,39 @@
 # The few verbs of this repository. `make help` explains them; CONTRIBUTING.md says more.
 
 SHELL := bash
+BUILD := $(or $(CARGO_TARGET_DIR),target)
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: help demo demo-netboot picture test mutants minio check bare sim bench plots dependencies check-dependencies bench-dependencies s3-store virt-firmware ironic-agent space
+.PHONY: help demo demo-netboot picture test test-long mutants minio check bare sim bench plots dependencies check-dependencies bench-dependencies s3-store virt-firmware ironic-agent space
 
 help: ## explains these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: dependencies ## captures a Debian disk, multicasts it to five hosts, verifies and boots it (full as root, less without)
 	cargo build --release --package diskcast-cli --package diskcast-lab
-	target/release/diskcast-demo
+	$(BUILD)/release/diskcast-demo
 
 demo-netboot: dependencies ## boots two bare machines from the network, which get a Debian disk and start from it; takes root
 	cargo build --release --package diskcast-cli --package diskcast-lab
-	target/release/diskcast-demo-netboot
+	$(BUILD)/release/diskcast-demo-netboot
 
-test: space dependencies s3-store virt-firmware ironic-agent ## runs every test: unit, golden, simulation and its seeded bugs, real filesystems, the network lab, the programs
-	cargo test --workspace
-	cargo xtask mutants
+test: space dependencies s3-store virt-firmware ironic-agent ## runs every test: unit, golden, simulation and some of its seeded bugs, real filesystems, the network lab, the programs
+	cargo xtask test
+	cargo xtask mutants --landing
 
-mutants: ## shows that the simulator catches each seeded bug (crates/sim/mutants); builds a copy of the sources for it
+test-long: space dependencies s3-store virt-firmware ironic-agent ## everything whole, in parts of at most an hour; goes on where it was stopped; PARTS='bugs fuzz' names some, MINUTES=60 fuzzes longer
+	@tools/test-long.sh $(PARTS)
+
+mutants: ## shows that the simulator catches every seeded bug (crates/sim/mutants); builds a copy of the sources for it
 	cargo xtask mutants
 
 minio: dependencies ## what is tested of repositories in S3 once more, on MinIO, which takes five minutes to build
 	@tools/versitygw.sh --minio
-	cargo test --package diskcast-store --test conformance --test linearizable -- minio
+	cargo test --package diskcast-store --test store -- minio
 
 check: check-dependencies ## formatting, lints, the repository's own rules, and advisories against dependencies where cargo-deny is
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- --deny warnings
+	$(or $(LINT),cargo clippy --workspace --all-targets -- --deny warnings)
 	cargo xtask tidy
 	@tools/advisories.sh
 
@@ -45,8 +49,8 @@ sim: ## simulates one run of many receivers and faults; SEED=7 names it, the sam
 
 bench: dependencies bench-dependencies ## measures every named figure; LIST=1 lists them, ONLY='fetch.* !*.memory' some, PEERS='4 1G 1 256' tools side by side
 	@tools/versitygw.sh --minio
-	cargo build --release --package diskcast-cli --package diskcast-lab --package diskcast-sim
-	cargo run --release --quiet --package diskcast-bench -- $(if $(LIST),--list) $(if $(ONLY),--only '$(ONLY)') $(if $(PEERS),--peers $(PEERS))
+	cargo build --profile dist --package diskcast-cli --package diskcast-lab --package diskcast-sim --package diskcast-bench
+	$(BUILD)/dist/diskcast-bench $(if $(LIST),--list) $(if $(ONLY),--only '$(ONLY)') $(if $(PEERS),--peers $(PEERS))
 
 plots: ## writes docs/measurements.md and docs/plots again from bench/results.jsonl, without measuring
 	cargo run --quiet --package diskcast-bench -- --report

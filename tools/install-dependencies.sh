@@ -46,6 +46,7 @@ packages=(
     xorriso genisoimage                                 # disks with the settings of OpenNebula's machines
     openssh-client openssh-server                       # new host keys for installed disks; hosts that are reached by ssh
     etcd-server etcd-client                             # where several metadata services of a cluster keep their state
+    faketime                                            # a clock of one part of a cluster that is wrong
     util-linux-extra                                    # what of a file is in memory (fincore)
     aria2 transmission-cli python3-libtorrent           # clients of BitTorrent, which fetch from its server
     procps curl                                         # `kill`, and a client of the server's metrics, in tests

@@ -10,7 +10,7 @@ declare -A needs
 place() { df --output=target "$1" | tail -n 1; }
 add() { needs[$1]=$((${needs[$1]:-0} + $2)); }
 add "$(place "$target")" 4
-compgen -G "$target/debug/deps/netboot-*" >/dev/null || add "$(place "$target")" 10
+compgen -G "$target/debug/deps/cli-*" >/dev/null || add "$(place "$target")" 10
 add "$(place "${TMPDIR:-/tmp}")" 8
 for at in "${!needs[@]}"; do
     free=$(df --output=avail --block-size=1G "$at" | tail -n 1)

@@ -106,6 +106,7 @@ fn manifest(root: Root) -> Manifest {
         parent: None,
         copied: None,
         commit: None,
+        made: None,
         members: Vec::new(),
         root,
         chunk_bytes: CHUNK_BYTES_MIN,

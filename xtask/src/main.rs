@@ -1,5 +1,6 @@
 //! The repository's own checks. `cargo xtask tidy` prints every breach of the house rules and fails if there is one.
-//! `cargo xtask mutants` shows that the simulator's checkers find seeded bugs.
+//! `cargo xtask test` runs all tests and says how long they took. `cargo xtask mutants` shows that the simulator's
+//! checkers find seeded bugs.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -10,8 +11,11 @@
 mod circles;
 mod exports;
 mod imports;
+mod leftovers;
 mod mutants;
+mod run;
 mod sources;
+mod tool;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,9 +23,11 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("tidy") => report(&tidy(&root())),
-        Some("mutants") => hunt(&root()),
+        Some("mutants") => hunt(&root(), std::env::args().nth(2).as_deref() == Some("--landing")),
+        Some("test") => test(&root()),
+        Some("timed") => timed(),
         _ => {
-            eprintln!("usage: cargo xtask tidy|mutants");
+            eprintln!("usage: cargo xtask tidy|test|mutants [--landing]");
             ExitCode::from(2)
         }
     }
@@ -49,9 +55,9 @@ fn report(breaches: &[String]) -> ExitCode {
     }
 }
 
-/// Searches for all seeded bugs with the simulator.
-fn hunt(root: &Path) -> ExitCode {
-    match mutants::hunt(root) {
+/// Searches for seeded bugs with the simulator: all, or those that concern a landing.
+fn hunt(root: &Path, landing: bool) -> ExitCode {
+    match mutants::hunt(root, landing) {
         Ok(()) => {
             println!("every seeded bug was caught, and nothing without one");
             ExitCode::SUCCESS
@@ -63,12 +69,38 @@ fn hunt(root: &Path) -> ExitCode {
     }
 }
 
+/// Runs all tests.
+fn test(root: &Path) -> ExitCode {
+    match run::run(root) {
+        Ok(table) => {
+            println!("{table}");
+            ExitCode::SUCCESS
+        }
+        Err(wrong) => {
+            println!("{wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one test program, for [`test`].
+fn timed() -> ExitCode {
+    match run::timed(&std::env::args().skip(2).collect::<Vec<_>>()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("run a test program: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_owned()
 }
 
 #[cfg(test)]
-mod tests {
+mod house {
     #[test]
     fn the_repository_keeps_its_own_rules() {
         let breaches = super::tidy(&super::root());

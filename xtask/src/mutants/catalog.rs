@@ -46,8 +46,13 @@ struct Change {
 }
 
 impl Mutant {
+    /// The files that it changes.
+    pub(super) fn files(&self) -> impl Iterator<Item = &str> {
+        self.change.iter().map(|change| change.file.as_str())
+    }
+
     /// Path of the file that has it.
-    fn home(&self) -> String {
+    pub(super) fn home(&self) -> String {
         format!("{FOLDER}/{}.toml", self.family)
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn all(simulator: &Path, mutants: &[Mutant]) -> Vec<String> {
 fn complaint(mutant: &Mutant, verdict: &Verdict) -> Option<String> {
     let name = &mutant.name;
     let words = words(mutant, None).join(" ");
-    let again = format!("{SWITCH_VARIABLE}={name} target/mutants/target/debug/diskcast-sim {words}");
+    let again = format!("{SWITCH_VARIABLE}={name} target/mutants/diskcast-sim {words}");
     match verdict {
         Verdict::Caught(_) => None,
         Verdict::Missed => Some(format!("no checker sees the bug `{name}`: {again}")),

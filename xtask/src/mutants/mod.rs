@@ -8,6 +8,7 @@
 //! ```
 
 mod catalog;
+mod choice;
 mod copy;
 mod hunt;
 
@@ -17,6 +18,8 @@ use std::time::Instant;
 use std::{env, fs};
 
 use hunt::SWITCH_VARIABLE;
+
+use crate::tool;
 
 /// Source of the module that is added to the copy's `base`.
 const SWITCH_SOURCE: &str = "crates/sim/mutants/switch.rs";
@@ -54,19 +57,27 @@ fn mentions(path: &str, text: &str) -> Vec<String> {
     lines.map(|(at, _)| format!("{path}:{}: seeded bugs stay in {}", at + 1, catalog::FOLDER)).collect()
 }
 
-/// Builds the simulator with all bugs and searches for each. Returns the problems, one per line.
-pub(crate) fn hunt(root: &Path) -> Result<(), Vec<String>> {
-    let mutants = catalog::read(root).map_err(|error| vec![error])?;
+/// Builds the simulator with all bugs and searches for each, or, with `landing`, for those of [`choice::of_landing`].
+/// Returns the problems, one per line.
+pub(crate) fn hunt(root: &Path, landing: bool) -> Result<(), Vec<String>> {
+    let mut mutants = catalog::read(root).map_err(|error| vec![error])?;
     let mut changed = catalog::changed(root, &mutants)?;
     let failed = |error: std::io::Error| vec![format!("copy the sources to target/mutants: {error}")];
     let parent = fs::read_to_string(root.join(SWITCH_PARENT)).map_err(failed)?;
     changed.insert(SWITCH_PARENT.to_owned(), format!("{parent}\npub mod mutant;\n"));
     changed.insert(SWITCH_PLACE.to_owned(), fs::read_to_string(root.join(SWITCH_SOURCE)).map_err(failed)?);
+    let workspace = fs::read_to_string(root.join("Cargo.toml")).map_err(failed)?;
+    changed.insert("Cargo.toml".to_owned(), without_lints(&workspace));
     let place = root.join("target/mutants");
     copy::update(root, &place.join("src"), &changed).map_err(failed)?;
     let began = Instant::now();
     let simulator = build_copy(&place).map_err(|error| vec![error])?;
     println!("the simulator with {} seeded bugs was built in {:.0?}", mutants.len(), began.elapsed());
+    if landing {
+        let all = mutants.len();
+        mutants = choice::of_landing(root, mutants).map_err(|error| vec![error])?;
+        println!("{} of {all} seeded bugs are looked for; `make mutants` looks for all", mutants.len());
+    }
     let mut wrong = hunt::all(&simulator, &mutants);
     let program = shipped(root).map_err(|error| vec![error])?;
     wrong.extend(holds_switch(&program, false));
@@ -75,19 +86,30 @@ pub(crate) fn hunt(root: &Path) -> Result<(), Vec<String>> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// Builds the simulator of the copy with the profile of tests, but without debug assertions: these would catch some
-/// bugs before the checkers see them, and it is the checkers that are tested here.
+/// The workspace's `Cargo.toml` with all lints off: warnings about the faulty code are of no interest.
+fn without_lints(workspace: &str) -> String {
+    let (before, lints) = workspace.split_once("[workspace.lints.rust]\n").unwrap_or((workspace, ""));
+    let after = lints.find("\n[profile").map_or("", |at| &lints[at..]);
+    format!("{before}[workspace.lints.rust]\nwarnings = \"allow\"\n\n[workspace.lints.clippy]\n{after}")
+}
+
+/// Builds the simulator of the copy with the profile of tests, but without debug assertions in our own crates: these
+/// would catch some bugs before the checkers see them, and it is the checkers that are tested here. What others wrote
+/// is compiled alike in both, so it is there already.
 fn build_copy(place: &Path) -> Result<PathBuf, String> {
-    let target = place.join("target");
-    // Warnings about the faulty code are of no interest.
-    let quiet = ("RUSTFLAGS", "--cap-lints=allow");
-    build("diskcast-sim", &place.join("src"), |cargo| {
-        let cargo = cargo.arg("--target-dir").arg(&target).env(quiet.0, quiet.1);
+    let target = place.parent().expect("it lies in the build folder");
+    let words = ["--workspace", "--bin", "diskcast-sim"];
+    build(&words, &place.join("src"), |cargo| {
+        let cargo = cargo.arg("--target-dir").arg(target).env_remove("RUSTC_WORKSPACE_WRAPPER");
         cargo
             .env("CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "false")
             .env("CARGO_PROFILE_DEV_OVERFLOW_CHECKS", "true")
     })?;
-    Ok(target.join("debug/diskcast-sim"))
+    // Where cargo put it, the simulator without bugs belongs.
+    let simulator = place.join("diskcast-sim");
+    fs::rename(target.join("debug/diskcast-sim"), &simulator)
+        .map_err(|error| format!("move the simulator to {}: {error}", simulator.display()))?;
+    Ok(simulator)
 }
 
 /// The shipped program, next to this one. `cargo test --workspace` has usually built it; otherwise it is built now.
@@ -95,16 +117,21 @@ fn shipped(root: &Path) -> Result<PathBuf, String> {
     let program =
         env::current_exe().map_err(|error| format!("find diskcast: {error}"))?.with_file_name("diskcast");
     if !program.exists() {
-        build("diskcast-cli", root, |cargo| cargo)?;
+        build(&["--package", "diskcast-cli"], root, |cargo| cargo)?;
     }
     Ok(program)
 }
 
-fn build(package: &str, folder: &Path, more: impl Fn(&mut Command) -> &mut Command) -> Result<(), String> {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--locked", "--package", package]).current_dir(folder);
+fn build(words: &[&str], folder: &Path, more: impl Fn(&mut Command) -> &mut Command) -> Result<(), String> {
+    let mut cargo = Command::new(tool::cargo());
+    tool::forget_package(&mut cargo);
+    cargo.args(["build", "--locked"]).args(words).current_dir(folder);
     let status = more(&mut cargo).status().map_err(|error| format!("start cargo: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{package} does not build in {}", folder.display())) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("`cargo build {}` fails in {}", words.join(" "), folder.display()))
+    }
 }
 
 /// A problem if `program` contains any mark of the switch, or, with `expected`, if it lacks one.
@@ -132,6 +159,14 @@ mod tests {
         let text = "//! Sockets.\nfn f() {\n    if self.mutant.is(Mutant::LeaksSlot) {}\n}\n";
         let found = mentions("crates/net/src/x.rs", text);
         assert_eq!(found, ["crates/net/src/x.rs:3: seeded bugs stay in crates/sim/mutants"]);
+    }
+
+    #[test]
+    fn lints_are_off_in_the_copy_and_all_else_stays() {
+        let text = "[workspace]\n[workspace.lints.rust]\nunused = \"warn\"\n\n[profile.dev]\ndebug = 1\n";
+        let copy = without_lints(text);
+        assert!(!copy.contains("unused") && copy.contains("warnings = \"allow\""), "{copy}");
+        assert!(copy.starts_with("[workspace]") && copy.ends_with("\n[profile.dev]\ndebug = 1\n"), "{copy}");
     }
 
     #[test]
