@@ -21,7 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(420);
 pub(crate) const FAILED: Option<&str> = Some("the job failed");
 /// What firmware says when it has tried everything. It gives up after five seconds without an answer, and shim when a
 /// connection ends before it looked (0x68), both of which a busy host makes likely.
-pub(crate) const GIVEN_UP: &str = "No bootable ";
+const GIVEN_UP: &str = "No bootable ";
 /// How often somebody switches such a machine on again.
 const SWITCHED_ON_MAX: u32 = 20;
 /// Bytes of an empty disk.

@@ -191,7 +191,8 @@ impl Metadata {
         let Some(&held) = held.filter(|_| segment.state == SegmentState::Sealed) else { return Due::Never };
         match moves.get(&(number, component)) {
             _ if must_leave(map, held) => {}
-            Some(&to) if !segment.devices.contains(&to) && map.answers(to) => {
+            // It waits for one that is away for a moment.
+            Some(&to) if !segment.devices.contains(&to) && !must_leave(map, to) => {
                 if to != device {
                     return Due::NotHere;
                 }

@@ -45,10 +45,10 @@ impl Agent {
 
     /// Computes what is missing here, once after the device was away.
     async fn find_missing(&self) -> Reply<()> {
-        if !self.was_away.swap(false, Ordering::Relaxed) {
-            return self.look_at_unsure().await;
-        }
-        let found = self.look_at_all().await;
+        let found = match self.was_away.swap(false, Ordering::Relaxed) {
+            true => self.look_at_all().await,
+            false => self.look_at_unsure().await,
+        };
         if found.is_err() {
             self.was_away.store(true, Ordering::Relaxed);
         }
@@ -86,11 +86,7 @@ impl Agent {
             };
             let lacking = self.lacking(ended.into_iter().collect()).await?;
             self.unsure.lock().remove(&number);
-            let computed = self.compute(lacking).await;
-            if computed.is_err() {
-                self.was_away.store(true, Ordering::Relaxed);
-                return computed;
-            }
+            self.compute(lacking).await?;
         }
         Ok(())
     }
@@ -122,7 +118,7 @@ impl Agent {
         lacking.await.map_err(Failure::Refused)
     }
 
-    async fn segment(&self, number: u64) -> Reply<Segment> {
+    pub(super) async fn segment(&self, number: u64) -> Reply<Segment> {
         let request = |address: &str| self.to(Method::GET, address, &format!("segments/{number}"));
         ask_in_turn(self.instances(), request, json).await
     }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use proto::cluster::ObjectId;
-use reqwest::Method;
 
 use super::{Agent, AgentSetting};
 use crate::client::{ClusterAccess, Pace, compact};
@@ -17,8 +16,8 @@ use crate::clock::monotonic;
 use crate::device::rebuild::{complete, rebuild};
 use crate::device::scrub::{mend, verify};
 use crate::device::work::blocking;
-use crate::http::{Failure, Reply, ask_in_turn, json};
-use crate::wire::{CompactTask, ComponentRequest, RebuildTask, Rebuilt, Segment, SegmentState};
+use crate::http::{Failure, Reply};
+use crate::wire::{CompactTask, ComponentRequest, RebuildTask, Rebuilt, SegmentState};
 
 /// How often components that are not sealed are looked at.
 const TIDY_EVERY: Duration = Duration::from_secs(20);
@@ -169,9 +168,7 @@ impl Agent {
 
     pub(super) async fn seal_as_segment(&self, id: ObjectId) -> Reply<()> {
         let own = self.device.guard.device().expect("it joined before");
-        let path = format!("segments/{}", id.number);
-        let request = |address: &str| self.to(Method::GET, address, &path);
-        let segment: Segment = match ask_in_turn(self.instances(), request, json).await {
+        let segment = match self.segment(id.number).await {
             Ok(segment) => segment,
             // An object that is no component of a segment is its creator's business.
             Err(Failure::Refused(_)) => return Ok(()),
