@@ -137,8 +137,9 @@ fn new_devices_get_their_share() {
         status.rebuilding == 0 && status.devices[new].used > 0 && held(status).iter().sum::<u64>() <= before
     });
     let after = held(&site.status());
+    // Segments that were begun anew, since a device was slow to answer, are put together before they are moved.
     let mean = before / 5;
-    assert!(after[new] > mean / 2 && after[new] < mean * 3 / 2, "{after:?} where the mean is {mean}");
+    assert!(after[new] > mean / 4 && after[new] < mean * 3 / 2, "{after:?} where the mean is {mean}");
     check_all(&readers);
     // Any one may go, as ever: also the new one.
     for away in [new, 0] {
