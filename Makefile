@@ -47,7 +47,7 @@ picture: ## draws docs/demo.svg from what the demo printed in `make bare`; LOG= 
 sim: ## simulates one run of many receivers and faults; SEED=7 names it, the same seed gives the same trace
 	cargo run --release --quiet --package diskcast-sim -- --seed $(or $(SEED),1)
 
-bench: dependencies bench-dependencies ## measures every named figure; LIST=1 lists them, ONLY='fetch.* !*.memory' some, PEERS='4 1G 1 256' tools side by side
+bench: dependencies bench-dependencies ## measures the headline figures of a clean commit, in 90 minutes; LIST=1 lists all, ONLY='fetch.* !*.memory' measures some, PEERS='4 1G 1 256' tools side by side
 	@tools/versitygw.sh --minio
 	cargo build --profile dist --package diskcast-cli --package diskcast-lab --package diskcast-sim --package diskcast-bench
 	$(BUILD)/dist/diskcast-bench $(if $(LIST),--list) $(if $(ONLY),--only '$(ONLY)') $(if $(PEERS),--peers $(PEERS))

@@ -14,8 +14,15 @@ use crate::figure::Figure;
 /// Time for which ext4 does not reuse a freed inode: `recently_deleted` in fs/ext4/ialloc.c, if the inode's block of
 /// the inode table is dirty.
 const FORGOTTEN: Duration = Duration::from_secs(6 * 60);
-/// Disk space that the folders of a full run need.
-const ROOM_BYTES: u64 = 50 << 30;
+/// Disk space that the folders of a run of all headline figures need.
+const ROOM_BYTES: u64 = 20 << 30;
+/// A file of so many bytes is removed when its figure is measured: there are few of them, so that this does not slow
+/// down what creates files afterwards.
+const LARGE_BYTES: u64 = 16 << 20;
+/// For so long it is looked whether the machine does something else.
+const LOOK: Duration = Duration::from_secs(5);
+/// The share of the processors' time that something else may take.
+const BUSY_MAX: f64 = 0.1;
 /// A file in the scratch folder whose time of change is when the last run removed its folders.
 const ENDED: &str = "ended";
 
@@ -32,6 +39,8 @@ pub(crate) struct Context {
     folders: Option<tempfile::TempDir>,
     commit: String,
     machine: String,
+    /// When the run of all headline figures began, if this is one.
+    run: Option<String>,
 }
 
 impl Drop for Context {
@@ -53,6 +62,9 @@ struct Entry<'a> {
     commit: &'a str,
     machine: &'a str,
     date: String,
+    /// When the run of all headline figures began that this is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<&'a str>,
 }
 
 /// The time and memory of a finished program.
@@ -90,7 +102,30 @@ impl Context {
         std::fs::create_dir_all(root.join("bench"))?;
         let commit = commit(root)?;
         let folders = Some(tempfile::tempdir_in(&scratch)?);
-        Ok(Self { root: root.to_owned(), scratch, diskcast, folders, commit, machine: machine()? })
+        Ok(Self { root: root.to_owned(), scratch, diskcast, folders, commit, machine: machine()?, run: None })
+    }
+
+    /// As [`Self::new`], for a run of all headline figures. Says on what they are measured; an error if files differ
+    /// from the commit, the disk has too little room, or the machine does something else.
+    pub(crate) fn of_headlines() -> Result<Self> {
+        let context = Self { run: Some(now()?), ..Self::new()? };
+        if context.commit.ends_with("-dirty") {
+            return Err("files differ from the commit: a run of all headline figures is of a commit".into());
+        }
+        context.check_room()?;
+        let busy = busy()?;
+        if busy > BUSY_MAX {
+            return Err(format!(
+                "other programs take {:.0} % of the processors' time: end them first, or measure single figures by \
+                 ONLY='NAME …'",
+                busy * 100.0
+            )
+            .into());
+        }
+        let load = std::fs::read_to_string("/proc/loadavg")?;
+        let load = load.split_whitespace().next().unwrap_or_default();
+        println!("{}, {}, load {load}", context.commit, context.machine);
+        Ok(context)
     }
 
     /// A new folder on the local disk, kept until the run ends.
@@ -102,15 +137,21 @@ impl Context {
         self.folders.as_ref().expect("they are removed when this is dropped").path()
     }
 
-    /// An error unless the disk has enough space for a full run.
-    pub(crate) fn check_room(&self) -> Result<()> {
+    /// Removes the large files of what was measured.
+    pub(crate) fn free_room(&self) -> Result<()> {
+        let size = format!("+{LARGE_BYTES}c");
+        said(Command::new("find").arg(self.folders()).args(["-type", "f", "-size", &size, "-delete"]))
+            .map(drop)
+    }
+
+    /// An error unless the disk has enough space for a run of all headline figures.
+    fn check_room(&self) -> Result<()> {
         let line = said(Command::new("df").args(["--output=avail", "-B1"]).arg(&self.scratch))?;
         let free: u64 = line.lines().last().unwrap_or_default().trim().parse()?;
         if free < ROOM_BYTES {
             let (need, free) = (ROOM_BYTES >> 30, free >> 30);
             return Err(format!(
-                "a full run keeps its folders until it ends and needs {need} GiB below target/bench, {free} GiB \
-                    are free"
+                "a run of all headline figures needs {need} GiB below target/bench, {free} GiB are free"
             )
             .into());
         }
@@ -141,8 +182,8 @@ impl Context {
 
     /// Appends a figure to the notebook.
     pub(crate) fn record(&self, figure: &Figure) -> Result<()> {
-        let date = said(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))?;
-        let entry = Entry { figure, commit: &self.commit, machine: &self.machine, date };
+        let (commit, machine, run) = (&self.commit, &self.machine, self.run.as_deref());
+        let entry = Entry { figure, commit, machine, date: now()?, run };
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(notebook())?;
         writeln!(file, "{}", serde_json::to_string(&entry)?)?;
         Ok(())
@@ -156,6 +197,28 @@ fn commit(root: &Path) -> Result<String> {
     let changed = git(&[&["status", "--porcelain", "--", "."][..], &own].concat())?;
     let dirty = if changed.is_empty() { "" } else { "-dirty" };
     Ok(git(&["rev-parse", "--short", "HEAD"])? + dirty)
+}
+
+/// The time of day, in UTC.
+fn now() -> Result<String> {
+    said(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))
+}
+
+/// The share of the processors' time that is taken while this waits.
+#[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+fn busy() -> Result<f64> {
+    // Of the time since the start, what is idle and what there is, in ticks: proc(5).
+    let ticks = || -> Result<(u64, u64)> {
+        let text = std::fs::read_to_string("/proc/stat")?;
+        let line = text.lines().next().unwrap_or_default();
+        let all: Vec<u64> =
+            line.split_whitespace().skip(1).map(str::parse).collect::<std::result::Result<_, _>>()?;
+        Ok((all.iter().skip(3).take(2).sum(), all.iter().take(8).sum()))
+    };
+    let before = ticks()?;
+    std::thread::sleep(LOOK);
+    let after = ticks()?;
+    Ok(1.0 - (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64)
 }
 
 fn machine() -> Result<String> {

@@ -25,6 +25,9 @@ impl Bar {
     }
 }
 
+/// The share of its bar by which a thin value is apart from it, at most.
+const THIN: f64 = 0.05;
+
 /// The result of another program, or a computed limit, for the same workload in the same run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Peer {
@@ -102,6 +105,26 @@ impl Figure {
         self
     }
 
+    /// Whether the value is so near its bar that another run might judge it otherwise.
+    pub(crate) fn is_thin(&self) -> bool {
+        match self.bar {
+            Bar::AtLeast(bar) | Bar::AtMost(bar) => (self.value - bar).abs() <= bar.abs() * THIN,
+            Bar::Shown => false,
+        }
+    }
+
+    /// The one of this figure and `again` whose value is in the middle. Its runs are the values of all.
+    pub(crate) fn middle<'a>(&'a self, again: impl Iterator<Item = &'a Self>) -> Self {
+        let all: Vec<_> = std::iter::once(self).chain(again).collect();
+        let runs: Vec<_> = all.iter().map(|figure| figure.value).collect();
+        let mut sorted = all.clone();
+        sorted.sort_by(|one, other| one.value.total_cmp(&other.value));
+        let middle = sorted[sorted.len() / 2].clone();
+        let workload =
+            format!("{}; the middle of {} measurements, since it is thin", middle.workload, all.len());
+        Self { runs, workload, ..middle }
+    }
+
     /// The figure as a line of text.
     pub(crate) fn line(&self) -> String {
         let bar = match self.bar {
@@ -150,5 +173,15 @@ mod tests {
         assert!(median(&[]).is_nan());
         assert_eq!(Figure::new("a", &[f64::NAN], "s", Bar::AtMost(1.0)).holds, Some(false));
         assert_eq!(Figure::new("a", &[0.9, 1.1, 1.0], "s", Bar::AtLeast(1.0)).holds, Some(true));
+    }
+
+    #[test]
+    fn thin_figures_are_known_and_the_middle_one_is_taken() {
+        let of = |value: f64| Figure::new("a", &[value], "s", Bar::AtMost(1.0));
+        let thin = [0.94, 0.96, 1.0, 1.04, 1.06].map(|value| of(value).is_thin());
+        assert_eq!(thin, [false, true, true, true, false]);
+        assert!(!Figure::new("a", &[1.0], "s", Bar::Shown).is_thin());
+        let middle = of(1.02).middle([of(0.9), of(0.98)].iter());
+        assert_eq!((middle.value, middle.holds, middle.runs), (0.98, Some(true), vec![1.02, 0.9, 0.98]));
     }
 }

@@ -1,6 +1,7 @@
-//! The program of `make bench`. It measures the named figures and compares them with the tools that users have today,
-//! prints a line for each figure, and appends a JSON line to `bench/results.jsonl`. After a full run it writes
+//! The program of `make bench`. It measures the headline figures and compares them with the tools that users have
+//! today, prints a line for each figure, and appends a JSON line to `bench/results.jsonl`. After that run it writes
 //! `docs/measurements.md` and the plots from that file; `--report` only writes them again, and measures nothing.
+//! `--only` measures figures by name, also those that are no headlines.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's tool talks to its developer")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -24,6 +25,7 @@ mod flow;
 mod frisbee;
 mod fuse;
 mod garbage;
+mod headline;
 mod histories;
 mod hostile;
 mod install;
@@ -122,7 +124,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--list"] => list(),
         ["--report"] => report::write(&describe),
-        [] => measure("*"),
+        [] => measure_headlines(),
         ["--only", pattern] => measure(pattern),
         ["--peers", hosts, rate, percent, mebibytes] => Context::new()
             .and_then(|context| multicast::explore(&context, [hosts, rate, percent, mebibytes, ""])),
@@ -150,8 +152,10 @@ fn main() -> ExitCode {
 #[expect(clippy::unnecessary_wraps, reason = "one shape for all verbs")]
 fn list() -> Result<()> {
     for (name, what) in groups().flat_map(|group| group.figures) {
-        println!("{name:<28} {what}");
+        let mark = if headline::contains(name) { '*' } else { ' ' };
+        println!("{mark} {name:<28} {what}");
     }
+    println!("\n* headline figures, which `make bench` measures; ONLY='NAME …' measures any");
     Ok(())
 }
 
@@ -161,7 +165,16 @@ fn describe(name: &str) -> Option<(usize, &'static str)> {
     all.find(|(_, (known, _))| *known == name).map(|(place, (_, what))| (place, *what))
 }
 
-/// Measures the groups of all figures that `patterns` select, and writes the report if these are all.
+/// Measures the headline figures, and writes the report.
+fn measure_headlines() -> Result<()> {
+    let with_headlines = |group: &&Group| group.figures.iter().any(|(name, _)| headline::contains(name));
+    let groups: Vec<_> = groups().filter(with_headlines).collect();
+    let missed = headline::measure(&Context::of_headlines()?, &groups)?;
+    report::write(&describe)?;
+    ended(&missed)
+}
+
+/// Measures the groups of all figures that `patterns` select.
 fn measure(patterns: &str) -> Result<()> {
     let wanted = |group: &&Group| {
         let is_chosen = |pattern: &str| group.figures.iter().any(|(name, _)| matches(pattern, name));
@@ -172,9 +185,6 @@ fn measure(patterns: &str) -> Result<()> {
         return Err(format!("no figure is called `{patterns}`; `make bench LIST=1` lists them").into());
     }
     let context = Context::new()?;
-    if patterns == "*" {
-        context.check_room()?;
-    }
     let mut missed = Vec::new();
     for group in groups {
         match (group.measure)(&context) {
@@ -184,16 +194,23 @@ fn measure(patterns: &str) -> Result<()> {
                     context.record(&figure)?;
                 }
             }
-            Err(error) => {
-                let names: Vec<_> = group.figures.iter().map(|(name, _)| *name).collect();
-                eprintln!("error: {} not measured: {}", names.join(", "), base::chain(&*error));
-                missed.extend(names);
-            }
+            Err(error) => missed.extend(not_measured(group, &*error)),
         }
     }
-    if patterns == "*" {
-        report::write(&describe)?;
-    }
+    ended(&missed)
+}
+
+/// Says that a group was not measured. Returns the names of its figures.
+fn not_measured<'a>(
+    group: &'a Group,
+    error: &(dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a str> {
+    let names: Vec<_> = group.figures.iter().map(|(name, _)| *name).collect();
+    eprintln!("error: {} not measured: {}", names.join(", "), base::chain(error));
+    names.into_iter()
+}
+
+fn ended(missed: &[&str]) -> Result<()> {
     if missed.is_empty() { Ok(()) } else { Err(format!("{} figures were not measured", missed.len()).into()) }
 }
 

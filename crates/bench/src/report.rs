@@ -1,4 +1,4 @@
-//! Writes `docs/measurements.md` and its plots from the newest entry of each figure in the notebook.
+//! Writes `docs/measurements.md` and its plots from the notebook: of the last run of all headline figures.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,14 +18,16 @@ struct Entry {
     commit: String,
     machine: String,
     date: String,
+    run: Option<String>,
 }
 
 const INTRODUCTION: &str = "\
 # Measurements
 
-Made by `make bench` from the newest entry of each figure in `bench/results.jsonl`. A figure holds its value against a
-bar; what other programs reached on the same workload stands beside it, from the same run. Rates count 10^6 bytes.
-The network is a lab of namespaces on one machine: server, switch and hosts share its cores.
+The last run of `make bench`: the headline figures, all of one commit. A figure holds its value against a bar; what
+other programs reached on the same workload stands beside it, from the same run. Rates count 10^6 bytes. The network is
+a lab of namespaces on one machine: server, switch and hosts share its cores. `bench/results.jsonl` has earlier runs,
+and the diagnostics that `make bench ONLY='NAME …'` measures.
 ";
 
 /// Explanations that follow the tables of a group.
@@ -37,12 +39,15 @@ const MULTICAST_NOTE: &str = include_str!("multicast_note.md");
 pub(crate) fn write(describe: shares::Describe<'_>) -> Result<()> {
     let text = std::fs::read_to_string(notebook())?;
     let mut newest: BTreeMap<String, Entry> = BTreeMap::new();
-    for line in text.lines() {
-        let entry: Entry = serde_json::from_str(line)?;
+    let entries = text.lines().map(serde_json::from_str).collect::<std::result::Result<Vec<Entry>, _>>()?;
+    let run = entries.iter().filter_map(|entry| entry.run.clone()).max();
+    let run = run.ok_or("there was no run of all headline figures yet: `make bench`")?;
+    for entry in entries.into_iter().filter(|entry| entry.run.as_ref() == Some(&run)) {
         newest.insert(entry.figure.name.clone(), entry);
     }
-    let last = newest.values().max_by_key(|entry| entry.date.clone()).ok_or("the notebook is empty")?;
-    let mut page = format!("{INTRODUCTION}\nMachine: {}.\n", last.machine);
+    let last = newest.values().max_by_key(|entry| &entry.date).ok_or("the run is empty")?;
+    let Entry { machine, commit, date, .. } = last;
+    let mut page = format!("{INTRODUCTION}\n{machine}; commit {commit}; {run} to {date}.\n");
     let mut groups: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
     for (name, entry) in &newest {
         groups.entry(name.split('.').next().unwrap_or(name)).or_default().push(entry);
@@ -77,10 +82,10 @@ pub(crate) fn write(describe: shares::Describe<'_>) -> Result<()> {
 fn section(page: &mut String, group: &str, entries: &[&Entry]) -> Result<()> {
     write!(
         page,
-        "\n## {group}\n\n| figure | value | bar | holds | peers in the same run | workload and sink | commit |\n"
+        "\n## {group}\n\n| figure | value | bar | holds | peers in the same run | workload and sink |\n"
     )?;
-    writeln!(page, "|---|---|---|---|---|---|---|")?;
-    for Entry { figure, commit, .. } in entries {
+    writeln!(page, "|---|---|---|---|---|---|")?;
+    for Entry { figure, .. } in entries {
         let bar = match figure.bar {
             Bar::AtLeast(bar) => format!("≥ {bar:.3}"),
             Bar::AtMost(bar) => format!("≤ {bar:.3}"),
@@ -97,10 +102,7 @@ fn section(page: &mut String, group: &str, entries: &[&Entry]) -> Result<()> {
             .collect();
         let Figure { name, value, unit, workload, sink, .. } = figure;
         let peers = peers.join("<br>");
-        writeln!(
-            page,
-            "| `{name}` | {value:.3} {unit} | {bar} | {holds} | {peers} | {workload}; {sink} | {commit} |"
-        )?;
+        writeln!(page, "| `{name}` | {value:.3} {unit} | {bar} | {holds} | {peers} | {workload}; {sink} |")?;
     }
     let own = entries.iter().filter(|entry| entry.figure.name != side_by_side::FIGURE);
     let mut shown: Vec<(&Value, Vec<&str>)> = Vec::new();

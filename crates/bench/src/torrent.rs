@@ -54,6 +54,8 @@ const PATIENCE: f64 = 4.0;
 const SINK: &str = "files in tmpfs, read back";
 /// How long hosts serve each other afterwards.
 const SERVES: &str = "20s";
+/// What server and hosts are told.
+const OPTIONS: &str = "serve --torrent --no-multicast, fetch --torrent --serve-for 20s";
 
 /// All hosts fetch at the same time.
 fn fetch(
@@ -161,11 +163,11 @@ fn compared(context: &Context) -> Result<Vec<Figure>> {
     std::fs::remove_file(file)?;
     let aria2 = median(&theirs);
     let ratios: Vec<f64> = last.iter().map(|last| last / aria2).collect();
-    let words = format!("{}, {HOSTS} hosts, 200 Mbit/s", load.words);
+    let words = format!("{}, {HOSTS} hosts, 200 Mbit/s; {OPTIONS}", load.words);
     Ok(vec![
         Figure::new("torrent.one_host", &one, "ratio", Bar::AtMost(1.10))
             .peer("multicast", "diskcast fetch", median(&multicast), "s")
-            .on(&format!("{}, one host, 200 Mbit/s", load.words), SINK),
+            .on(&format!("{}, one host, 200 Mbit/s; {OPTIONS}", load.words), SINK),
         Figure::new("torrent.vs_aria2", &ratios, "ratio", Bar::AtMost(1.0))
             .peer("aria2 + opentracker", "256 KiB pieces, all peers; to tmpfs", aria2, "s")
             .on(&words, SINK)
@@ -205,7 +207,10 @@ fn two_switches(context: &Context) -> Result<Vec<Figure>> {
             "last s": most(done.iter().map(|host| host.ended)),
         }));
     }
-    let words = format!("{}, 200 Mbit/s ports, 20 Mbit/s between the switches", load.words);
+    let words = format!(
+        "{}, 200 Mbit/s ports, 20 Mbit/s between the switches; {OPTIONS}, serve --places FILE",
+        load.words
+    );
     Ok(vec![
         Figure::new("torrent.two_switches", &images, "images", Bar::AtMost(1.5))
             .on(&words, SINK)

@@ -127,7 +127,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
         rows.push(row);
     }
     let workload =
-        "30 hosts, 18 MiB of incompressible data, 600 Mbit/s, starts 0 to 1.5 s apart; each serves for 1 s";
+        "30 hosts, 18 MiB of incompressible data, 600 Mbit/s, starts 0 to 1.5 s apart; fetch --serve-for 1s";
     Ok(vec![
         Figure::new("peers.start_delay_lab", &[hybrid], "ratio", Bar::AtMost(1.02))
             .on(workload, SINK)

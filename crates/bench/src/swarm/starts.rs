@@ -60,7 +60,7 @@ fn alone(context: &Context, repo: &Path, load: &Load) -> Result<f64> {
 /// Starts of `hosts` hosts, `gap` times the time alone between each two.
 fn runs(context: &Context, hosts: u32, gap: f64, serve_for: f64) -> Result<(Vec<Done>, Load, f64)> {
     let (repo, mut loads) = library(context, &[MEBIBYTES], false)?;
-    let load = loads.remove(0);
+    let mut load = loads.remove(0);
     let alone = alone(context, &repo, &load)?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some seconds")]
     let serve_for = (alone * serve_for).ceil() as u64;
@@ -68,6 +68,9 @@ fn runs(context: &Context, hosts: u32, gap: f64, serve_for: f64) -> Result<(Vec<
     for _ in 0..RUNS {
         let after = |host: u32| Duration::from_secs_f64(alone * gap * f64::from(host - 1));
         all.push(fetch(context, &repo, &load, (hosts, RATE), serve_for, after)?);
+    }
+    if serve_for > 0 {
+        load.words += &format!("; fetch --serve-for {serve_for}s");
     }
     Ok((all, load, alone))
 }
@@ -81,7 +84,7 @@ fn rows(all: &[Done], load: &Load, alone: f64) -> serde_json::Value {
 }
 
 fn workload(load: &Load) -> String {
-    format!("{}, 200 Mbit/s", load.words)
+    format!("200 Mbit/s, {}", load.words)
 }
 
 fn skew(context: &Context) -> Result<Vec<Figure>> {

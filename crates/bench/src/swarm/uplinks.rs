@@ -161,7 +161,10 @@ impl<'a> Scene<'a> {
         let runs = self.runs(way, RUNS, &mut rows)?;
         // For comparison.
         others.iter().try_for_each(|other| self.runs(other, 1, &mut rows).map(drop))?;
-        let workload = format!("{}, 200 Mbit/s ports, 20 Mbit/s between the switches", self.load.words);
+        let workload = format!(
+            "{}, 200 Mbit/s ports, 20 Mbit/s between the switches; fetch --serve-for 2s",
+            self.load.words
+        );
         let values = |value: fn(&Crossed) -> f64| runs.iter().map(value).collect::<Vec<_>>();
         Ok(vec![
             Figure::new(names[0], &values(|run| run.images), "images", Bar::AtMost(1.2))
