@@ -28,16 +28,23 @@ for driver in tm datastore market; do
     rm "$folder/.action"
 done
 cat <<'TEXT'
-The scripts are in place. Nothing else was changed. What is left to do:
+The scripts are in place. Nothing else was changed. What is left to do, in this order:
 
-1. /etc/one/diskcast.toml, readable by oneadmin:
+1. The server, as oneadmin, who reads and writes the repository, and the token of the hosts:
+
+   install -d -o oneadmin /var/lib/diskcast /etc/diskcast
+   su oneadmin -c 'diskcast serve --repo /var/lib/diskcast/repository --state /var/lib/diskcast/state'   # keep it running
+   su oneadmin -c 'umask 077; diskcast token --write --state /var/lib/diskcast/state >/etc/diskcast/one.token'
+
+2. /etc/one/diskcast.toml, readable by oneadmin:
 
    [repositories.main]
    location = "/var/lib/diskcast/repository"
    server = "https://FRONTEND:7717"
-   token_file = "/etc/diskcast/one.token"     # diskcast token --write
+   token_file = "/etc/diskcast/one.token"
 
-2. /etc/one/oned.conf: append `diskcast` to the lists in these arguments,
+3. /etc/one/oned.conf: append `diskcast` to the lists in these arguments (`local` in the third one, if it is missing,
+   is what a datastore with TM_MAD_SYSTEM="local" needs),
 
    TM_MAD         -d ...,diskcast
    DATASTORE_MAD  -d ...,diskcast -s ...,diskcast
@@ -52,18 +59,29 @@ The scripts are in place. Nothing else was changed. What is left to do:
    DS_MAD_CONF = [ NAME = "diskcast", REQUIRED_ATTRS = "", PERSISTENT_ONLY = "NO", MARKETPLACE_ACTIONS = "export",
        DATASTORE_CAPACITY_CHECK = "NO" ]
    MARKET_MAD_CONF = [ NAME = "diskcast", REQUIRED_ATTRS = "", APP_ACTIONS = "monitor", PUBLIC = "yes" ]
+   INHERIT_IMAGE_ATTR     = "DISKCAST_COPY"
+   INHERIT_DATASTORE_ATTR = "DISKCAST_COPY"
 
-3. systemctl restart opennebula; su oneadmin -c 'onehost sync -f'
+4. /etc/one/vmm_exec/vmm_execrc: append `kvm-diskcast qemu-diskcast` to LIVE_DISK_SNAPSHOTS, for snapshots of machines
+   that run.
 
-4. Datastores, where 100 is what the first command prints:
+5. systemctl restart opennebula; su oneadmin -c 'onehost sync -f'
+
+6. Datastores, where 100 is what the first command prints:
 
    printf 'NAME=diskcast\nTYPE=SYSTEM_DS\nTM_MAD=diskcast\n' | onedatastore create
    printf 'NAME=images\nDS_MAD=diskcast\nTM_MAD=diskcast\nDISKCAST_REPOSITORY=main\n' | onedatastore create
+   printf 'NAME=backups\nTYPE=BACKUP_DS\nDS_MAD=diskcast\nTM_MAD=-\nDISKCAST_REPOSITORY=main\n' | onedatastore create
 
-   For disks as logical volumes, with volume_group in diskcast.toml, a datastore of images with DISKCAST_COPY=volume:
+   For disks as logical volumes, with volume_group in diskcast.toml:
 
-   printf 'NAME=volumes\nDS_MAD=diskcast\nTM_MAD=diskcast\nDISKCAST_REPOSITORY=main\nDISK_TYPE=BLOCK\n' |
-       onedatastore create
+   printf '%s\n' NAME=volumes DS_MAD=diskcast TM_MAD=diskcast DISKCAST_REPOSITORY=main DISK_TYPE=BLOCK \
+       DISKCAST_COPY=volume | onedatastore create
 
-Hosts need diskcast in their path, qemu-img, and ssh for oneadmin. docs/opennebula.md says more.
+7. An image of what the repository has, which users may name if it has the label opennebula=yes:
+
+   printf 'NAME=web\nPATH="diskcast:web"\n' | oneimage create -d images
+
+Hosts need diskcast, qemu-img and, in the path of oneadmin's ssh, /usr/sbin; and ssh for oneadmin without a password.
+docs/opennebula.md says more.
 TEXT

@@ -33,6 +33,7 @@ mod netboot_common;
 mod opennebula;
 mod opennebula_common;
 mod opennebula_demand;
+mod opennebula_rights;
 mod own;
 mod parts;
 mod peers;

@@ -70,7 +70,7 @@ fn images(context: &Context, library: &Library) -> Result<()> {
         records.push(json!({
             "type": "image", "name": newest.image, "versions": versions.len(), "newest": newest.number,
             "disk_bytes": disk_bytes(&newest), "encoded_bytes": newest.statistics.encoded_bytes,
-            "created": newest.created, "tags": by_tag(&tags),
+            "created": newest.created, "labels": newest.labels, "tags": by_tag(&tags),
         }));
     }
     context.output.list(&records, &table)

@@ -3,6 +3,7 @@
 mod datastore;
 mod host;
 mod market;
+mod offer;
 mod own;
 mod place;
 mod room;

@@ -33,6 +33,8 @@ with socket.socket(socket.AF_UNIX) as connection:
             answer = json.loads(stream.readline())
 print(json.dumps(answer))
 "#;
+/// The user who owns machines and images, which is not oneadmin.
+pub(crate) const USER: u32 = 3;
 /// OpenNebula's programs: `show -x ID`.
 const SHOW: &str = "#!/bin/sh\nexec cat FOLDER/KIND-$3.xml\n";
 
@@ -96,7 +98,7 @@ impl Cloud {
         let options = StarOptions { hosts: 1 + hosts, ..StarOptions::default() };
         let (star, bench) = (Star::build(&options).unwrap(), Bench::new());
         bench.disk("disk.img", mib, 1);
-        assert!(bench.see("capture disk.img web -q").ends_with("exit: 0\n"));
+        assert!(bench.see("capture disk.img web -q --label opennebula=yes").ends_with("exit: 0\n"));
         let folder = bench.path("one");
         for name in ["one/datastores", "bin", "remotes", "staging", "mnt"] {
             std::fs::create_dir_all(bench.path(name)).unwrap();
@@ -179,7 +181,7 @@ impl Cloud {
     /// Starts QEMU on a host with the first disk of a machine, stopped. Returns what ends it.
     pub(crate) fn qemu_runs(&self, host: u32, machine: u32, format: &str) -> impl FnOnce() {
         let (folder, disk) =
-            (self.bench.path(""), self.folder.join(format!("datastores/100/{machine}/disk.0")));
+            (self.bench.path(""), format!("{}//datastores/100/{machine}/disk.0", self.folder.display()));
         let process = folder.join("qemu");
         self.on(
             host,
@@ -189,7 +191,7 @@ impl Cloud {
                  driver={format},node-name=disk,file.driver=file,file.filename={}",
                 process.display(),
                 folder.display(),
-                disk.display(),
+                disk,
             ),
         );
         move || {
@@ -217,7 +219,7 @@ impl Cloud {
     pub(crate) fn machine(&self, id: u32, state: u32, disks: &[Disk<'_>]) -> String {
         let disks: String = disks.iter().enumerate().map(|(number, disk)| disk.xml(number)).collect();
         let text = format!(
-            "<VM><ID>{id}</ID><UID>0</UID><NAME>vm-{id}</NAME><STATE>3</STATE><LCM_STATE>{state}</LCM_STATE>\
+            "<VM><ID>{id}</ID><UID>{USER}</UID><NAME>vm-{id}</NAME><STATE>3</STATE><LCM_STATE>{state}</LCM_STATE>\
              <DEPLOY_ID>one-{id}</DEPLOY_ID><TEMPLATE><CPU><![CDATA[1]]></CPU>{disks}<MEMORY><![CDATA[512]]></MEMORY>\
              <VMID><![CDATA[{id}]]></VMID></TEMPLATE><HISTORY_RECORDS><HISTORY><OID>{id}</OID><SEQ>0</SEQ>\
              <HOSTNAME>h</HOSTNAME><TM_MAD><![CDATA[diskcast]]></TM_MAD>\
@@ -229,7 +231,8 @@ impl Cloud {
 
     /// Tells it of an image.
     pub(crate) fn image(&self, id: u32, source: &str) {
-        let text = format!("<IMAGE><ID>{id}</ID><SOURCE><![CDATA[{source}]]></SOURCE></IMAGE>");
+        let text =
+            format!("<IMAGE><ID>{id}</ID><UID>{USER}</UID><SOURCE><![CDATA[{source}]]></SOURCE></IMAGE>");
         std::fs::write(self.bench.path(&format!("oneimage-{id}.xml")), text).unwrap();
     }
 
@@ -294,11 +297,19 @@ impl Cloud {
         command
     }
 
-    /// Runs a script with XML. What it prints, or why it failed.
+    /// Runs a script with XML on its standard input, as OpenNebula's managers do: what the manager of machines starts
+    /// gets it as it is, what that of images starts in base64. What it prints, or why it failed.
     pub(crate) fn run(&self, mut command: Command, xml: &str) -> Result<String, String> {
         use std::io::Write as _;
+        let words = command.get_args().map(|word| word.to_string_lossy());
+        let of_machines =
+            |word: &str| word.contains("/tm/diskcast/") || word.contains("/datastore/diskcast/backup");
+        let program = command.get_program().to_string_lossy().into_owned();
+        let input = match of_machines(&program) || words.into_iter().any(|word| of_machines(&word)) {
+            true => xml.to_owned(),
+            false => base64::engine::general_purpose::STANDARD.encode(xml),
+        };
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-        let input = base64::engine::general_purpose::STANDARD.encode(xml);
         // A script that needs none may have ended.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         let output = child.wait_with_output().unwrap();
@@ -344,8 +355,19 @@ impl Cloud {
         image: &str,
         template: &str,
     ) -> Result<String, String> {
-        let order = self.order(&format!("<ID>{id}</ID><NAME>image</NAME><TYPE>0</TYPE>{image}"), template);
-        self.run(self.script("datastore", action, &id.to_string()), &order)
+        self.store_as(USER, action, (id, image), template)
+    }
+
+    /// The same, of an image that `user` makes.
+    pub(crate) fn store_as(
+        &self,
+        user: u32,
+        action: &str,
+        (id, image): (u32, &str),
+        template: &str,
+    ) -> Result<String, String> {
+        let about = format!("<ID>{id}</ID><UID>{user}</UID><NAME>image</NAME><TYPE>0</TYPE>{image}");
+        self.run(self.script("datastore", action, &id.to_string()), &self.order(&about, template))
     }
 
     /// Runs qemu-img in a machine's folder.
@@ -397,4 +419,9 @@ impl Cloud {
 /// Text that was in base64.
 pub(crate) fn plain(text: &str) -> String {
     String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text).unwrap()).unwrap()
+}
+
+/// Text in base64.
+pub(crate) fn packed(text: &str) -> String {
+    base64::engine::general_purpose::STANDARD.encode(text)
 }

@@ -2,6 +2,7 @@
 
 mod backup;
 mod import;
+mod rights;
 mod store;
 
 use self::store::{Order, Store, refused};
@@ -9,14 +10,24 @@ use super::settings::Settings;
 use super::xml;
 use crate::exit::{Exit, Failure, Result};
 
+/// How an image is made of a version. By `--path`, OpenNebula's command makes a file name of it.
+const MAKES_ONE: &str = "printf 'NAME=x\\nPATH=\"diskcast:NAME@VERSION\"\\n' | oneimage create -d DATASTORE makes an image \
+                         of one";
+
 /// Does what OpenNebula asks for, and returns what it is to read.
 pub(super) fn act(action: &str, words: &[String]) -> Result<String> {
     let settings = Settings::load()?;
-    let text = xml::standard_input()?;
+    let action = action.to_ascii_lowercase();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (text, words) = xml::told(&words)?;
+    if let ("backup_cancel", [folder, ..]) = (action.as_str(), words) {
+        // OpenNebula says nothing of the datastore.
+        return backup::cancel(&settings, folder);
+    }
     let order = xml::parse(&text, |root| Order::read(root, &settings))?;
     let store =
         Store { repository: settings.repository(&order.repository)?, settings: &settings, order: &order };
-    match (action.to_ascii_lowercase().as_str(), words) {
+    match (action.as_str(), words) {
         ("cp", [_, ..]) => store.import(),
         ("mkfs", [_, ..]) => store.make(),
         ("stat", [..]) => Ok(store.size_mb()?.to_string()),
@@ -28,13 +39,12 @@ pub(super) fn act(action: &str, words: &[String]) -> Result<String> {
         ("increment_flatten", [..]) => store.flat(),
         ("snap_delete" | "snap_revert" | "snap_flatten", [..]) => Err(refused(
             "images of diskcast have versions, and no snapshots",
-            "`diskcast images` lists the versions; oneimage create --path diskcast:NAME@VERSION makes an image of one",
+            &format!("`diskcast images` lists the versions; {MAKES_ONE}"),
         )),
         ("restore", [..]) => Err(refused(
             "a backup is restored as an image",
-            "oneimage create --path diskcast:NAME@VERSION, with a name from its SOURCE; or restore it in place",
+            &format!("{MAKES_ONE}, with a name from its SOURCE; or restore it in place"),
         )),
-        ("backup_cancel", [folder, ..]) => backup::cancel(&store, folder),
         ("ls", [..]) => Err(refused("diskcast can't list files in a backup", "see docs/opennebula.md")),
         (other, words) => {
             Err(Failure::new(Exit::Usage, format!("no action `{other}` with {} arguments", words.len())))

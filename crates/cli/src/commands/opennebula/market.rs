@@ -3,8 +3,10 @@
 use base64::Engine as _;
 use serde_json::Value;
 
+use super::offer::Offer;
 use super::settings::{Repository, Settings};
 use super::{own, xml};
+use crate::clock;
 use crate::exit::{Exit, Failure, Result};
 
 const MIB: u64 = 1 << 20;
@@ -12,29 +14,35 @@ const MIB: u64 = 1 << 20;
 /// Does what OpenNebula asks for, and returns what it is to read.
 pub(super) fn act(action: &str, words: &[String]) -> Result<String> {
     let settings = Settings::load()?;
-    let text = xml::standard_input()?;
-    let name = xml::parse(&text, |root| Ok(xml::text(root, "MARKETPLACE/TEMPLATE/DISKCAST_REPOSITORY")))?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (text, _) = xml::told(&words)?;
+    let [name, images] = xml::parse(&text, |root| {
+        Ok(["REPOSITORY", "IMAGES"]
+            .map(|what| xml::text(root, &format!("MARKETPLACE/TEMPLATE/DISKCAST_{what}"))))
+    })?;
     let repository = match &name {
         Some(name) => settings.repository(name)?,
         None => settings.repository(settings.only()?)?,
     };
-    match (action.to_ascii_lowercase().as_str(), words) {
-        ("monitor", _) => catalogue(repository),
-        ("import" | "delete", _) => {
+    let offer = Offer::new(images.as_deref(), &settings);
+    match action.to_ascii_lowercase().as_str() {
+        "monitor" => catalogue(repository, &offer),
+        "import" | "delete" => {
             let text = "the marketplace shows the images of a repository, and is not written to";
             Err(Failure::new(Exit::Refused, text)
                 .hint("`diskcast capture`, `clone` and `remove` change what it shows"))
         }
-        (other, _) => Err(Failure::new(Exit::Usage, format!("no action `{other}`"))),
+        other => Err(Failure::new(Exit::Usage, format!("no action `{other}`"))),
     }
 }
 
-/// All images, by their newest versions.
-fn catalogue(repository: &Repository) -> Result<String> {
+/// The images that are for all users, by their newest versions.
+fn catalogue(repository: &Repository, offer: &Offer) -> Result<String> {
     let images = own::run(&["images", "--repo", &repository.location])?;
     let mut used = 0;
     let mut text = String::new();
-    for image in images.iter().filter(|record| record["type"] == "image") {
+    let has = |image: &&Value| offer.has(image["name"].as_str().unwrap_or_default(), &image["labels"]);
+    for image in images.iter().filter(|record| record["type"] == "image").filter(has) {
         used += image["encoded_bytes"].as_u64().unwrap_or(0);
         let app = base64::engine::general_purpose::STANDARD.encode(app(repository, image));
         text += &format!("APP=\"{app}\"\n");
@@ -52,10 +60,11 @@ fn app(repository: &Repository, image: &Value) -> String {
     let size = image["disk_bytes"].as_u64().unwrap_or(0).div_ceil(MIB);
     let source = repository.offer(&format!("{name}@{number}"));
     let format = repository.offered_format("qcow2");
+    let created = image["created"].as_str().unwrap_or_default();
+    let registered = clock::parse_rfc3339(created).unwrap_or(0);
     format!(
         "NAME=\"{name}\"\nSOURCE=\"{source}\"\nIMPORT_ID=\"-1\"\nORIGIN_ID=\"-1\"\nTYPE=\"IMAGE\"\n\
-         PUBLISHER=\"diskcast\"\nFORMAT=\"{format}\"\nVERSION=\"{number}\"\nSIZE=\"{size}\"\nMD5=\"\"\nTAGS=\"\"\n\
-         DESCRIPTION=\"Version {number} of {name}, made {}\"\nLINK=\"\"\n",
-        image["created"].as_str().unwrap_or_default(),
+         REGTIME=\"{registered}\"\nPUBLISHER=\"diskcast\"\nFORMAT=\"{format}\"\nVERSION=\"{number}\"\nSIZE=\"{size}\"\nMD5=\"\"\nTAGS=\"\"\n\
+         DESCRIPTION=\"Version {number} of {name}, made {created}\"\nLINK=\"\"\n",
     )
 }

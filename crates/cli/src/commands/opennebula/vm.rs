@@ -118,13 +118,30 @@ impl Disk {
         })
     }
 
-    /// How it begins.
+    /// How it begins. OpenNebula sets the driver to the image's format, and starts the machine with that.
     pub(super) fn form(&self, settings: &Settings) -> Result<Form> {
         // A CD is read as it is, and is nobody's to change.
         if self.is_cd {
             return Ok(Form::Full);
         }
-        self.copy.as_deref().map_or(Ok(settings.copy), Form::parse)
+        let wanted = self.copy.as_deref().map(Form::parse).transpose()?;
+        let form = wanted.unwrap_or(settings.copy);
+        if self.format.is_none() || self.file_format()? == form.format() {
+            return Ok(form);
+        }
+        match (wanted, self.file_format()?) {
+            (Some(_), format) => {
+                let (number, needs) = (self.number, form.format());
+                let text = format!(
+                    "DISKCAST_COPY of disk {number} needs the format {needs}, its image has {format}"
+                );
+                Err(Failure::new(Exit::Refused, text)
+                    .hint("make an image with this DISKCAST_COPY in its template"))
+            }
+            // The settings were others when the image was made.
+            (None, "qcow2") => Ok(Form::Overlay),
+            (None, _) => Ok(Form::Full),
+        }
     }
 
     /// `qcow2` or `raw`, as the template has it: what a machine writes must not decide.
@@ -145,6 +162,16 @@ pub(super) fn source_of(image: &str) -> Result<String> {
     found.ok_or_else(|| Failure::new(Exit::NotFound, format!("image {image} has no SOURCE")))
 }
 
+/// The user who owns an image. A failure if OpenNebula does not know it.
+pub(super) fn owner_of_image(id: &str) -> Result<Option<u64>> {
+    xml::parse(&show(IMAGES, id)?, |root| Ok(xml::number(root, "UID")))
+}
+
+/// The user who owns a machine. A failure if OpenNebula does not know it.
+pub(super) fn owner_of_machine(id: &str) -> Result<Option<u64>> {
+    xml::parse(&show(MACHINES, id)?, |root| Ok(xml::number(root, "UID")))
+}
+
 /// Asks OpenNebula, by one of its programs.
 fn show((program, variable): (&str, &str), id: &str) -> Result<String> {
     let program = std::env::var(variable).unwrap_or_else(|_| program.to_owned());
@@ -155,4 +182,36 @@ fn show((program, variable): (&str, &str), id: &str) -> Result<String> {
     }
     let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Err(Failure::new(Exit::Failed, format!("`{program} show -x {id}`: {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_begins_as_its_image_has_it_whatever_the_settings_say_now() {
+        let text =
+            "[repositories.main]\nlocation = \"/srv\"\nserver = \"https://a:1\"\ntoken_file = \"/t\"\n";
+        let of = |default: &str, driver: &str, copy: &str| {
+            let settings = Settings::parse(&format!("copy = \"{default}\"\n{text}")).unwrap();
+            let word = |word: &str| Some(word.to_owned()).filter(|word| !word.is_empty());
+            let disk = Disk { format: word(driver), copy: word(copy), ..Disk::default() };
+            disk.form(&settings).map_err(|failure| failure.message)
+        };
+        for (default, driver, copy, form) in [
+            ("overlay", "qcow2", "", Form::Overlay),
+            ("overlay", "raw", "", Form::Full),
+            ("demand", "qcow2", "", Form::Demand),
+            ("full", "qcow2", "", Form::Overlay),
+            ("share", "raw", "", Form::Share),
+            ("overlay", "raw", "volume", Form::Volume),
+            ("full", "qcow2", "demand", Form::Demand),
+            ("full", "", "", Form::Full),
+        ] {
+            assert_eq!(of(default, driver, copy), Ok(form), "{default} {driver} {copy}");
+        }
+        for (driver, copy) in [("qcow2", "full"), ("raw", "overlay")] {
+            assert!(of("overlay", driver, copy).is_err_and(|why| why.contains("needs the format")), "{copy}");
+        }
+    }
 }

@@ -10,13 +10,34 @@ use crate::exit::{Exit, Failure, Result};
 /// Longest text, in bytes.
 const TEXT_BYTES_MAX: u64 = 16 << 20;
 
-/// Standard input, which is XML in base64.
+/// What OpenNebula says, and the words behind it. Its managers hand it over as the first word or on standard input, in
+/// base64 or as it is, each action in its own way.
+pub(super) fn told<'a>(words: &'a [&'a str]) -> Result<(String, &'a [&'a str])> {
+    if let [first, rest @ ..] = words
+        && let Some(text) = plain(first)
+    {
+        return Ok((text, rest));
+    }
+    standard_input().map(|text| (text, words))
+}
+
+/// Standard input: XML, as it is or in base64.
 pub(super) fn standard_input() -> Result<String> {
     let mut text = String::new();
     std::io::stdin().lock().take(TEXT_BYTES_MAX).read_to_string(&mut text)?;
-    let plain: String = text.split_whitespace().collect();
-    let bytes = base64::engine::general_purpose::STANDARD.decode(plain);
-    bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| wrong("it is no base64"))
+    plain(&text).ok_or_else(|| wrong("it is no XML, and not in base64"))
+}
+
+/// The XML that `text` is, or has in base64.
+fn plain(text: &str) -> Option<String> {
+    let text = text.trim();
+    if text.starts_with('<') {
+        return Some(text.to_owned());
+    }
+    let packed: String = text.split_whitespace().collect();
+    let bytes = base64::engine::general_purpose::STANDARD.decode(packed).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
+    text.trim_start().starts_with('<').then_some(text)
 }
 
 /// Parses it, and gives `read` its root.
@@ -44,4 +65,23 @@ pub(super) fn number(node: Node<'_, '_>, path: &str) -> Option<u64> {
 /// The first child with this name.
 pub(super) fn child<'a, 'input>(node: Node<'a, 'input>, name: &str) -> Option<Node<'a, 'input>> {
     node.children().find(|child| child.has_tag_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xml_is_read_in_both_forms_and_words_are_not_taken_for_it() {
+        let packed = base64::engine::general_purpose::STANDARD.encode("<A><B>c</B></A>");
+        let folded = format!("{}\n{}\n", &packed[..8], &packed[8..]);
+        for text in ["<A><B>c</B></A>", " \n<A><B>c</B></A>\n", &packed, &folded] {
+            assert_eq!(plain(text).as_deref(), Some("<A><B>c</B></A>"), "{text}");
+        }
+        for word in ["", "0", "1234", "h:/var/lib/one/datastores/100/0", "raw"] {
+            assert_eq!(plain(word), None, "{word}");
+        }
+        let words = [packed.as_str(), "100"];
+        assert_eq!(told(&words).ok(), Some(("<A><B>c</B></A>".to_owned(), &words[1..])));
+    }
 }

@@ -3,6 +3,7 @@
 use super::store::{MIB, Store};
 use crate::commands::opennebula::host::{self, What};
 use crate::commands::opennebula::place::{Place, number, wrong};
+use crate::commands::opennebula::settings::Settings;
 use crate::commands::opennebula::vm::Machine;
 use crate::exit::Result;
 
@@ -12,7 +13,7 @@ fn process_of(folder: &Place) -> String {
 }
 
 /// Ends a backup that runs: it fails, and what it has sent is no version.
-pub(super) fn cancel(store: &Store<'_>, folder: &str) -> Result<String> {
+pub(super) fn cancel(settings: &Settings, folder: &str) -> Result<String> {
     let folder = Place::parse(folder)?;
     // Of a process that has ended meanwhile the number may be another's: `kill` is for ours alone.
     let script = format!(
@@ -22,7 +23,7 @@ pub(super) fn cancel(store: &Store<'_>, folder: &str) -> Result<String> {
         process_of(&folder),
         folder.path,
     );
-    host::run(store.settings, &folder.host, &script, b"")
+    host::run(settings, &folder.host, &script, b"")
 }
 
 /// Saves the copies of the disks `numbers` that `prebackup` made in the machine's folder.

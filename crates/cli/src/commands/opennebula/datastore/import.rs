@@ -23,7 +23,9 @@ impl Store<'_> {
     pub(super) fn import(&self) -> Result<String> {
         let path = self.order.path()?;
         if let Some(version) = self.version(path) {
-            let (version, _) = self.resolve(&version)?;
+            let found = self.resolve(&version)?;
+            self.may_have(&found)?;
+            let version = found.version;
             // What nobody changes can be the version itself, if OpenNebula does not remove it with another image.
             let is_of_others = !version.starts_with(&format!("{}-", self.settings.prefix));
             if !self.order.is_persistent && is_of_others {
@@ -57,7 +59,7 @@ impl Store<'_> {
     pub(super) fn size_mb(&self) -> Result<u64> {
         let path = self.order.path()?;
         let bytes = match self.version(path) {
-            Some(version) => self.resolve(&version)?.1,
+            Some(version) => self.resolve(&version)?.bytes,
             None if is_url(path) => size_of_url(path)?,
             None => size_of_file(&self.allowed(path)?)?,
         };
@@ -76,8 +78,16 @@ impl Store<'_> {
 
     /// A file that users may import: not one of the front-end's own.
     fn allowed(&self, path: &str) -> Result<PathBuf> {
-        let found = std::fs::canonicalize(path)
-            .map_err(|error| base::Error::from_io(format!("find `{path}`"), error))?;
+        let found = std::fs::canonicalize(path).map_err(|error| {
+            let failure = Failure::from(base::Error::from_io(format!("find `{path}`"), error));
+            match path.rsplit('/').next().filter(|name| name.starts_with(SCHEME)) {
+                Some(version) => failure.hint(format!(
+                    "`--path` makes a file name of it: printf 'NAME=x\\nPATH=\"{version}\"\\n' | oneimage create -d \
+                     DATASTORE"
+                )),
+                None => failure,
+            }
+        })?;
         let is_in = |folders: &[String]| folders.iter().any(|folder| found.starts_with(folder));
         match is_in(&self.order.restricted) && !is_in(&self.order.safe) {
             true => Err(Failure::new(Exit::Refused, format!("`{path}` is in a restricted folder"))

@@ -7,8 +7,9 @@ use base::limits::SECTOR_BYTES;
 use roxmltree::Node;
 use serde_json::Value;
 
+use crate::commands::opennebula::offer::Offer;
 use crate::commands::opennebula::place::Source;
-use crate::commands::opennebula::settings::{Repository, Settings};
+use crate::commands::opennebula::settings::{Form, Repository, Settings};
 use crate::commands::opennebula::tools::{make_filesystem, tool};
 use crate::commands::opennebula::{own, room, xml};
 use crate::exit::{Exit, Failure, Result};
@@ -16,9 +17,11 @@ use crate::exit::{Exit, Failure, Result};
 pub(super) const MIB: u64 = 1 << 20;
 
 /// What is said of an image and its datastore.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Order {
     pub id: String,
+    /// Who owns the image.
+    pub user: Option<u64>,
     pub source: Option<String>,
     pub path: Option<String>,
     pub format: Option<String>,
@@ -29,6 +32,10 @@ pub(super) struct Order {
     pub md5: Option<String>,
     pub sha1: Option<String>,
     pub repository: String,
+    /// How disks of this image begin, if the image or the datastore says so.
+    pub copy: Option<Form>,
+    /// What all users of the datastore may have.
+    pub offer: Offer,
     pub restricted: Vec<String>,
     pub safe: Vec<String>,
 }
@@ -43,8 +50,10 @@ impl Order {
             Some(name) => name,
             None => settings.only()?.to_owned(),
         };
+        let copy = text("IMAGE/TEMPLATE/DISKCAST_COPY").or_else(|| text("DATASTORE/TEMPLATE/DISKCAST_COPY"));
         Ok(Self {
             id: text("IMAGE/ID").unwrap_or_default(),
+            user: xml::number(root, "IMAGE/UID"),
             source: text("IMAGE/SOURCE"),
             path: text("IMAGE/PATH"),
             format: text("IMAGE/FORMAT"),
@@ -55,6 +64,8 @@ impl Order {
             md5: text("IMAGE/TEMPLATE/MD5").or_else(|| text("IMAGE/MD5")),
             sha1: text("IMAGE/TEMPLATE/SHA1").or_else(|| text("IMAGE/SHA1")),
             repository,
+            copy: copy.as_deref().map(Form::parse).transpose()?,
+            offer: Offer::new(text("DATASTORE/TEMPLATE/DISKCAST_IMAGES").as_deref(), settings),
             restricted: words("DATASTORE/TEMPLATE/RESTRICTED_DIRS"),
             safe: words("DATASTORE/TEMPLATE/SAFE_DIRS"),
         })
@@ -62,6 +73,23 @@ impl Order {
 
     pub(super) fn path(&self) -> Result<&str> {
         self.path.as_deref().ok_or_else(|| Failure::new(Exit::Usage, "the image has no PATH"))
+    }
+}
+
+/// A version that a name means.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The version with its number.
+    pub version: String,
+    /// Size of its disk.
+    pub bytes: u64,
+    pub labels: Value,
+}
+
+impl Found {
+    /// The image, without the number.
+    pub(super) fn image(&self) -> &str {
+        self.version.split('@').next().unwrap_or_default()
     }
 }
 
@@ -94,8 +122,13 @@ impl Store<'_> {
 
     /// What a new image is called, and the format that its disks have.
     pub(super) fn answer(&self, source: &Source) -> String {
-        let format = if self.order.is_cd { "raw" } else { self.settings.copy.format() };
+        let format = if self.order.is_cd { "raw" } else { self.form().format() };
         format!("{source} {format}")
+    }
+
+    /// How disks of the image begin.
+    fn form(&self) -> Form {
+        self.order.copy.unwrap_or(self.settings.copy)
     }
 
     /// A second image with the same content, whatever its size.
@@ -194,13 +227,13 @@ impl Store<'_> {
     /// How a marketplace gets the image.
     pub(super) fn export(&self) -> Result<String> {
         let text = self.order.source.as_deref().unwrap_or_default();
-        let (name, size) = self.resolve(&Source::parse(text)?.name)?;
-        let source = self.repository.offer(&name);
+        let Found { version, bytes, .. } = self.resolve(&Source::parse(text)?.name)?;
+        let source = self.repository.offer(&version);
         Ok(format!(
             "<IMPORT_INFO><IMPORT_SOURCE><![CDATA[{source}]]></IMPORT_SOURCE><MD5></MD5><SIZE>{}</SIZE>\
              <FORMAT>{}</FORMAT><DISPOSE>NO</DISPOSE></IMPORT_INFO>\n",
-            size.div_ceil(MIB),
-            self.repository.offered_format(self.settings.copy.format()),
+            bytes.div_ceil(MIB),
+            self.repository.offered_format(self.form().format()),
         ))
     }
 
@@ -210,13 +243,14 @@ impl Store<'_> {
         Ok(format!("{} {source}", self.order.size_mb.unwrap_or(0)))
     }
 
-    /// The version with its number, and its size in bytes.
-    pub(super) fn resolve(&self, name: &str) -> Result<(String, u64)> {
+    /// The version that a name means now.
+    pub(super) fn resolve(&self, name: &str) -> Result<Found> {
         let records = self.diskcast(&["inspect", name])?;
         let manifest = &own::record(&records, "version")?["manifest"];
         let image = manifest["image"].as_str().unwrap_or_default();
         let [number, sectors] = ["number", "size_sectors"].map(|name| manifest[name].as_u64().unwrap_or(0));
-        Ok((format!("{image}@{number}"), sectors * SECTOR_BYTES))
+        let version = format!("{image}@{number}");
+        Ok(Found { version, bytes: sectors * SECTOR_BYTES, labels: manifest["labels"].clone() })
     }
 }
 

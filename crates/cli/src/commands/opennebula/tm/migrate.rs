@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use base64::Engine as _;
-
 use super::volumes;
 use crate::commands::opennebula::place::Place;
 use crate::commands::opennebula::settings::Settings;
@@ -62,10 +60,9 @@ fn ask(driver: &str, action: &str, words: &[&str], text: &str) -> Result<()> {
     if !script.exists() {
         return Ok(());
     }
-    let input = base64::engine::general_purpose::STANDARD.encode(text);
     let mut command = Command::new(&script);
     command.args(words).arg("diskcast").stderr(Stdio::inherit());
-    let output = own::with_input(&mut command, input.as_bytes())
+    let output = own::with_input(&mut command, text.as_bytes())
         .map_err(|error| base::Error::from_io(format!("run `{}`", script.display()), error))?;
     match output.status.success() {
         true => Ok(()),

@@ -1,5 +1,7 @@
 //! Snapshots of a disk: inside a QCOW2, beside a raw file. Of a machine that runs, its QEMU makes those inside.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::commands::opennebula::host;
@@ -62,7 +64,9 @@ fn answer(text: &str) -> Result<Value> {
 /// QEMU's name for the QCOW2 at `path`.
 fn node_of(nodes: &Value, path: &str) -> Result<String> {
     let nodes = nodes.as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_it = |node: &&Value| node["drv"] == "qcow2" && node["file"] == path;
+    // OpenNebula gives QEMU the path with two slashes where a setting ends with one.
+    let is_same = |file: &str| Path::new(file) == Path::new(path);
+    let is_it = |node: &&Value| node["drv"] == "qcow2" && node["file"].as_str().is_some_and(is_same);
     let name = nodes.iter().find(is_it).and_then(|node| node["node-name"].as_str());
     name.map(str::to_owned).ok_or_else(|| wrong(&format!("the machine's QEMU has no QCOW2 at `{path}`")))
 }

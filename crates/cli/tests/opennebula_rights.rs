@@ -1,0 +1,66 @@
+//! What users of OpenNebula may name, and what they may not.
+
+use crate::opennebula_common::{Cloud, USER, packed, plain};
+
+#[test]
+fn a_user_gets_no_image_of_others_by_its_name() {
+    let Some(cloud) = Cloud::new(1, 1) else { return };
+    let disk = cloud.bench.path("disk.img").display().to_string();
+    for name in ["lab-a", "own"] {
+        assert!(cloud.bench.see(&format!("capture disk.img {name} -q")).ends_with("exit: 0\n"));
+    }
+    assert!(cloud.store("cp", 3, &format!("<PATH>{disk}</PATH>")).is_ok());
+    cloud.image(3, "main:one-3");
+    // A disk that the backup of a machine has, and one of which OpenNebula knows nothing.
+    cloud.machine(4, 3, &[]);
+    for name in ["one-vm-4-disk-0", "one-99", "one-x"] {
+        assert!(cloud.bench.see(&format!("clone web {name} -q")).ends_with("exit: 0\n"));
+    }
+    let other = USER + 1;
+    let cp = |user, name: &str, template: &str| {
+        cloud.store_as(user, "cp", (7, &format!("<PATH>diskcast:{name}</PATH>")), template)
+    };
+    let list = "<DISKCAST_IMAGES>lab-* one-*</DISKCAST_IMAGES>";
+    for (name, template) in [
+        ("own", ""),
+        ("lab-a", ""),
+        ("one-3", ""),
+        ("one-3@1", list),
+        ("one-vm-4-disk-0@1", ""),
+        ("one-99", ""),
+        ("one-x", list),
+        ("own", list),
+        ("web", list),
+    ] {
+        let said = cp(other, name, template).unwrap_err();
+        assert!(
+            said.contains("another user's") || said.contains("not for users") || said.contains("show -x"),
+            "{said}"
+        );
+        assert!(cp(0, name, template).is_ok(), "{name}: oneadmin may");
+    }
+    for (user, name, template) in
+        [(other, "web", ""), (other, "lab-a@1", list), (USER, "one-3@1", ""), (USER, "one-vm-4-disk-0@1", "")]
+    {
+        assert_eq!(cp(user, name, template).map(drop), Ok(()), "{name}");
+    }
+
+    // The marketplace shows as much. OpenNebula hands it over as the first word.
+    let shown = |template: &str| {
+        let about = format!(
+            "<MARKET_DRIVER_ACTION_DATA><MARKETPLACE><ID>100</ID><TEMPLATE>{template}</TEMPLATE></MARKETPLACE>\
+             </MARKET_DRIVER_ACTION_DATA>"
+        );
+        let word = packed(&about);
+        let shown = cloud.run(cloud.script("market", "monitor", &format!("{word} 100")), "").unwrap();
+        let apps = shown.lines().filter_map(|line| line.strip_prefix("APP=\"")?.strip_suffix('"'));
+        apps.map(plain).collect::<Vec<String>>()
+    };
+    let [app] = &shown("")[..] else { panic!("{:?}", shown("")) };
+    assert!(app.contains("NAME=\"web\"\nSOURCE=\"diskcast:web@1\""), "{app}");
+    let since = app.split("REGTIME=\"").nth(1).unwrap().split('"').next().unwrap();
+    let made = cloud.bench.json("images web")[0]["created"].as_str().unwrap().to_owned();
+    assert_eq!(cloud.bench.tool(&format!("date -u -d @{since} +%FT%TZ")).trim(), made);
+    let [app] = &shown(list)[..] else { panic!("{:?}", shown(list)) };
+    assert!(app.contains("NAME=\"lab-a\""), "{app}");
+}
