@@ -1,6 +1,6 @@
-//! What users of OpenNebula may name, and what they may not.
+//! Rights: what users of OpenNebula may name and what they may not, and the token of the drivers.
 
-use crate::opennebula_common::{Cloud, USER, packed, plain};
+use crate::opennebula_common::{Cloud, Disk, USER, packed, plain};
 
 #[test]
 fn a_user_gets_no_image_of_others_by_its_name() {
@@ -63,4 +63,41 @@ fn a_user_gets_no_image_of_others_by_its_name() {
     assert_eq!(cloud.bench.tool(&format!("date -u -d @{since} +%FT%TZ")).trim(), made);
     let [app] = &shown(list)[..] else { panic!("{:?}", shown(list)) };
     assert!(app.contains("NAME=\"lab-a\""), "{app}");
+}
+
+#[test]
+fn the_token_is_renewed_in_its_file_or_its_end_is_told() {
+    let Some(cloud) = Cloud::new(1, 1) else { return };
+    let mint = |words: &str| {
+        let token = cloud.bench.command(&format!("token --write {words}")).output().unwrap().stdout;
+        cloud.bench.keep_secret("one.token", &token);
+        String::from_utf8(token).unwrap()
+    };
+    let monitor = || {
+        let mut script = cloud.script("datastore", "monitor", "1");
+        let input = cloud.bench.path("order");
+        std::fs::write(&input, packed(&cloud.order("", ""))).unwrap();
+        let output = script.stdin(std::fs::File::open(input).unwrap()).output().unwrap();
+        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("USED_MB="));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    mint("--expires 2h --no-renewal");
+    let said = monitor();
+    assert!(said.contains("one.token") && said.contains("ends in 119 minutes"), "{said}");
+    mint("--expires 30d");
+    assert_eq!(monitor(), "");
+    // When two thirds are over there is another one in the file, of its mode, and hosts take it.
+    let first = mint("--expires 60s");
+    let now = || std::fs::read_to_string(cloud.bench.path("one.token")).unwrap();
+    while now() == first {
+        assert_eq!(monitor(), "");
+        std::thread::park_timeout(std::time::Duration::from_millis(500));
+    }
+    assert_eq!(cloud.bench.tool("stat -c %a one.token").trim(), "600");
+    cloud.machine(1, 3, &[Disk::of("main:web@1")]);
+    let disk = cloud.place(1, 1, "disk.0");
+    assert_eq!(cloud.transfer(1, &format!("CLONE diskcast main:web@1 {disk} 1 101")), Ok(()));
+    // Another server's, or none: told, and the room is told all the same.
+    cloud.bench.keep_secret("one.token", "no token");
+    assert!(monitor().contains("one.token"));
 }

@@ -52,7 +52,7 @@ pub(crate) enum Driver {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let said = match args.driver {
         Driver::Tm => tm::act(context, &args.action, &args.arguments)?,
-        Driver::Datastore => datastore::act(&args.action, &args.arguments)?,
+        Driver::Datastore => datastore::act(context, &args.action, &args.arguments)?,
         Driver::Market => market::act(&args.action, &args.arguments)?,
     };
     // Standard output is OpenNebula's answer: nothing else may be in it.

@@ -4,10 +4,12 @@ mod backup;
 mod import;
 mod rights;
 mod store;
+mod token;
 
 use self::store::{Order, Store, refused};
 use super::settings::Settings;
 use super::xml;
+use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 
 /// How an image is made of a version. By `--path`, OpenNebula's command makes a file name of it.
@@ -15,7 +17,7 @@ const MAKES_ONE: &str = "printf 'NAME=x\\nPATH=\"diskcast:NAME@VERSION\"\\n' | o
                          of one";
 
 /// Does what OpenNebula asks for, and returns what it is to read.
-pub(super) fn act(action: &str, words: &[String]) -> Result<String> {
+pub(super) fn act(context: &Context, action: &str, words: &[String]) -> Result<String> {
     let settings = Settings::load()?;
     let action = action.to_ascii_lowercase();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -33,7 +35,10 @@ pub(super) fn act(action: &str, words: &[String]) -> Result<String> {
         ("stat", [..]) => Ok(store.size_mb()?.to_string()),
         ("clone", [_, ..]) => store.clone_image(),
         ("rm", [_, ..]) => store.remove(),
-        ("monitor", [..]) => store.space(),
+        ("monitor", [..]) => {
+            token::keep(context, store.repository);
+            store.space()
+        }
         ("export", [..]) => store.export(),
         ("backup", [folder, disks, _, _, machine, ..]) => backup::save(&store, folder, disks, machine),
         ("increment_flatten", [..]) => store.flat(),
