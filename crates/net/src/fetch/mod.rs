@@ -391,8 +391,7 @@ impl Fetch<'_> {
             (self.unanswered, "were left to unicast by the server"),
             (self.scattered, "were scattered: little was wanted of what multicast sends together"),
         ];
-        let said = reasons.iter().filter(|(objects, _)| *objects > 0);
-        said.map(|(objects, why)| format!("{objects} objects {why}")).collect::<Vec<_>>().join("; ")
+        reason_of(&reasons)
     }
 
     /// What to do after a session that ended before everything had arrived. `delivered` says whether it brought
@@ -443,6 +442,16 @@ impl Fetch<'_> {
             }
             next => Ok(next),
         }
+    }
+}
+
+/// What is said of objects, so many for each reason, that came by unicast while sessions worked.
+fn reason_of(reasons: &[(u64, &str)]) -> String {
+    let said = reasons.iter().filter(|(objects, _)| *objects > 0);
+    let said: Vec<_> = said.map(|(objects, why)| format!("{objects} objects {why}")).collect();
+    match said.is_empty() {
+        true => "some objects were asked for before multicast brought them".to_owned(),
+        false => said.join("; "),
     }
 }
 

@@ -322,6 +322,13 @@ fn where_multicast_does_not_work_unicast_does_and_says_why() {
     assert_eq!(report.unwrap_err().kind(), ErrorKind::Unreachable);
 }
 
+#[test]
+fn what_came_by_unicast_beside_a_session_always_has_a_reason() {
+    let two = reason_of(&[(2, "were scattered"), (0, "came damaged"), (1, "were left")]);
+    assert_eq!(two, "2 objects were scattered; 1 objects were left");
+    assert!(reason_of(&[(0, "came damaged")]).contains("before multicast"));
+}
+
 /// Ends the server's session, `times` times, each time after a part of the image was sent.
 fn break_sessions(server: &TestServer, times: u32) {
     for _ in 0..times {
