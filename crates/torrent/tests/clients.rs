@@ -25,7 +25,8 @@ struct Program(Child);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        // `timeout` passes this on; killed itself, it would leave what it started behind.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
 }
