@@ -108,7 +108,8 @@ impl Context {
     /// As [`Self::new`], for a run of all headline figures. Says on what they are measured; an error if files differ
     /// from the commit, the disk has too little room, or the machine does something else.
     pub(crate) fn of_headlines() -> Result<Self> {
-        let context = Self { run: Some(now()?), ..Self::new()? };
+        let mut context = Self::new()?;
+        context.run = Some(now()?);
         if context.commit.ends_with("-dirty") {
             return Err("files differ from the commit: a run of all headline figures is of a commit".into());
         }

@@ -3,7 +3,7 @@
 
 use crate::common::assert_same;
 use crate::common::running::suspend;
-use crate::opennebula_common::{self, Cloud, Disk};
+use crate::opennebula_common::{Cloud, Disk};
 
 #[test]
 fn machines_get_private_copies_and_the_second_costs_no_network() {

@@ -32,13 +32,11 @@ impl Store<'_> {
 /// Who owns `ID` or `vm-ID-disk-NUMBER`, an image of OpenNebula or the disk of a machine.
 fn owner(name: &str) -> Result<Option<u64>> {
     let machine = name.strip_prefix("vm-").and_then(|rest| rest.split_once("-disk-"));
-    let (id, ask): (_, fn(&str) -> Result<Option<u64>>) = match machine {
-        Some((id, _)) => (id, vm::owner_of_machine),
-        None => (name, vm::owner_of_image),
-    };
-    match id.parse::<u64>() {
-        Ok(_) => ask(id),
+    let id = machine.map_or(name, |(id, _)| id);
+    match (id.parse::<u64>(), machine) {
+        (Ok(_), Some(_)) => vm::owner_of_machine(id),
+        (Ok(_), None) => vm::owner_of_image(id),
         // Nobody's that OpenNebula knows of.
-        Err(_) => Ok(None),
+        (Err(_), _) => Ok(None),
     }
 }
