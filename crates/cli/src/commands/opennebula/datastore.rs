@@ -13,8 +13,8 @@ use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 
 /// How an image is made of a version. By `--path`, OpenNebula's command makes a file name of it.
-const MAKES_ONE: &str = "printf 'NAME=x\\nPATH=\"diskcast:NAME@VERSION\"\\n' | oneimage create -d DATASTORE makes an image \
-                         of one";
+const MAKES_ONE: &str = "printf 'NAME=x\\nPATH=\"diskcast:NAME@VERSION\"\\n' | oneimage create -d DATASTORE makes an \
+                         image of one";
 
 /// Does what OpenNebula asks for, and returns what it is to read.
 pub(super) fn act(context: &Context, action: &str, words: &[String]) -> Result<String> {

@@ -64,7 +64,8 @@ fn app(repository: &Repository, image: &Value) -> String {
     let registered = clock::parse_rfc3339(created).unwrap_or(0);
     format!(
         "NAME=\"{name}\"\nSOURCE=\"{source}\"\nIMPORT_ID=\"-1\"\nORIGIN_ID=\"-1\"\nTYPE=\"IMAGE\"\n\
-         REGTIME=\"{registered}\"\nPUBLISHER=\"diskcast\"\nFORMAT=\"{format}\"\nVERSION=\"{number}\"\nSIZE=\"{size}\"\nMD5=\"\"\nTAGS=\"\"\n\
+         REGTIME=\"{registered}\"\nPUBLISHER=\"diskcast\"\nFORMAT=\"{format}\"\nVERSION=\"{number}\"\nSIZE=\"{size}\"\n\
+         MD5=\"\"\nTAGS=\"\"\n\
          DESCRIPTION=\"Version {number} of {name}, made {created}\"\nLINK=\"\"\n",
     )
 }

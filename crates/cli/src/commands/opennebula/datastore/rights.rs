@@ -1,5 +1,5 @@
-//! Which versions a user may name in PATH. OpenNebula looks at the rights of its own images, and not at what PATH names:
-//! without this anybody could take the images and backups of others, whose names are easy to guess.
+//! Which versions a user may name in PATH. OpenNebula looks at the rights of its own images, and not at what PATH
+//! names: without this anybody could take the images and backups of others, whose names are easy to guess.
 
 use super::store::{Found, Store, refused};
 use crate::commands::opennebula::vm;
