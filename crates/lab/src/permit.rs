@@ -9,7 +9,8 @@ use parking_lot::{Condvar, Mutex};
 static TAKEN: Mutex<usize> = Mutex::new(0);
 static RETURNED: Condvar = Condvar::new();
 
-/// One of as many permits as there are cores; dropping it gives it back. Whoever holds one does not wait for another.
+/// One of three permits for each two cores; dropping it gives it back. Whoever holds one does not wait for another. More
+/// than there are cores, since who holds one often waits: for a machine to be missed, or for its firmware to ask again.
 #[derive(Debug)]
 pub struct Permit(());
 
@@ -19,7 +20,7 @@ impl Permit {
     pub fn take() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         let mut taken = TAKEN.lock();
-        RETURNED.wait_while(&mut taken, |taken| *taken >= cores);
+        RETURNED.wait_while(&mut taken, |taken| *taken >= cores + cores / 2);
         *taken += 1;
         Self(())
     }
