@@ -9,19 +9,23 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Every write must be complete after this time. The server writes pieces of at most 64 KiB: 26 kbit/s are enough.
+/// After this time a write must be complete, or the reader must have taken [`PIECE_BYTES`] of it: 26 kbit/s are enough.
+/// One write may be a whole system in memory, which a machine's firmware takes for a minute.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(20);
+const PIECE_BYTES: usize = 64 << 10;
 
 /// A stream whose writes fail if its reader is too slow.
 pub(crate) struct Steady<S> {
     stream: S,
     /// The end of the present write's time; `None` if no write waits.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// What was taken since that time began, in bytes.
+    taken: usize,
 }
 
 impl<S> Steady<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self { stream, deadline: None }
+        Self { stream, deadline: None, taken: 0 }
     }
 
     /// Notes the outcome of a write of `bytes` bytes.
@@ -32,10 +36,14 @@ impl<S> Steady<S> {
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(done) = written {
-            if done.as_ref().is_ok_and(|&taken| taken == bytes) {
-                self.deadline = None;
+            self.taken += done.as_ref().copied().unwrap_or(0);
+            if done.as_ref().is_ok_and(|&taken| taken == bytes) || self.taken >= PIECE_BYTES {
+                (self.deadline, self.taken) = (None, 0);
             }
             return Poll::Ready(done);
+        }
+        if self.deadline.is_none() {
+            self.taken = 0;
         }
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(WRITE_TIME_MAX)));
         ready!(deadline.as_mut().poll(context));
@@ -122,5 +130,34 @@ mod tests {
             drop(near);
             reader.await.unwrap();
         });
+    }
+
+    #[test]
+    fn one_long_write_may_take_as_long_as_its_reader_goes_on() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let write = |piece: usize, pause: Duration| {
+            runtime.block_on(async {
+                let (near, mut far) = duplex(1024);
+                let mut near = Steady::new(near);
+                let reader = tokio::spawn(async move {
+                    let mut bytes = vec![0; piece];
+                    while far.read_exact(&mut bytes).await.is_ok() {
+                        sleep(pause).await;
+                    }
+                });
+                let begin = Instant::now();
+                let written = near.write_all(&[7; 1 << 20]).await;
+                let took = begin.elapsed();
+                drop(near);
+                reader.await.unwrap();
+                (written.map_err(|error| error.kind()), took)
+            })
+        };
+        let (written, took) = write(4096, Duration::from_secs(1));
+        assert_eq!((written, took > WRITE_TIME_MAX * 10), (Ok(()), true));
+        // Who takes a byte now and then does not hold the server's memory for ever.
+        let (written, took) = write(1, Duration::from_millis(100));
+        assert_eq!((written, took < WRITE_TIME_MAX * 2), (Err(io::ErrorKind::TimedOut), true));
     }
 }
