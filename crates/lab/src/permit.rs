@@ -9,8 +9,8 @@ use parking_lot::{Condvar, Mutex};
 static TAKEN: Mutex<usize> = Mutex::new(0);
 static RETURNED: Condvar = Condvar::new();
 
-/// One of three permits for each two cores; dropping it gives it back. Whoever holds one does not wait for another. More
-/// than there are cores, since who holds one often waits: for a machine to be missed, or for its firmware to ask again.
+/// One of three permits for each two cores; dropping it gives it back. Whoever holds one does not wait for another.
+/// There are more than cores, since who holds one often waits: for a machine to be missed, or for its firmware.
 #[derive(Debug)]
 pub struct Permit(());
 
