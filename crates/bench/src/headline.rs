@@ -105,7 +105,7 @@ pub(crate) fn measure<'a>(context: &Context, groups: &[&'a Group]) -> Result<Vec
     for &group in groups {
         match once(context, group) {
             Ok(measured) => {
-                measured.figures.iter().for_each(|figure| println!("{}", figure.line()));
+                keep(context, &measured.figures)?;
                 all.push(measured);
             }
             Err(error) => missed.extend(crate::not_measured(group, &*error).filter(|name| contains(name))),
@@ -113,24 +113,39 @@ pub(crate) fn measure<'a>(context: &Context, groups: &[&'a Group]) -> Result<Vec
     }
     // The quick ones first: more of them find time.
     all.sort_by_key(|measured| measured.took);
-    for measured in all.iter_mut().filter(|measured| measured.figures.iter().any(Figure::is_thin)) {
+    for measured in all.iter().filter(|measured| measured.figures.iter().any(Figure::is_thin)) {
+        let thin = measured.figures.iter().filter(|figure| figure.is_thin());
         if begin.elapsed() + measured.took * MORE > RUN_MAX {
-            let thin = measured.figures.iter().filter(|figure| figure.is_thin());
-            thin.for_each(|figure| {
-                println!("{}: thin, and no time is left to measure it again", figure.name)
-            });
+            for Figure { name, .. } in thin {
+                println!("{name}: thin, and no time is left to measure it again");
+            }
             continue;
         }
-        let more = (0..MORE).map(|_| once(context, measured.group)).collect::<Result<Vec<_>>>()?;
-        for figure in &mut measured.figures {
-            let again = more.iter().flat_map(|measured| &measured.figures);
-            *figure = figure.middle(again.filter(|other| other.name == figure.name));
-            println!("{}", figure.line());
+        match again(context, measured) {
+            Ok(figures) => keep(context, &figures)?,
+            Err(error) => drop(crate::not_measured(measured.group, &*error)),
         }
     }
-    all.iter().flat_map(|measured| &measured.figures).try_for_each(|figure| context.record(figure))?;
     println!("{} minutes", begin.elapsed().as_secs() / 60);
     Ok(missed)
+}
+
+/// Shows figures, and writes them down at once. What comes later in a run counts.
+fn keep(context: &Context, figures: &[Figure]) -> Result<()> {
+    figures.iter().try_for_each(|figure| {
+        println!("{}", figure.line());
+        context.record(figure)
+    })
+}
+
+/// The middle of three measurements, of which `first` is one.
+fn again(context: &Context, first: &Measured<'_>) -> Result<Vec<Figure>> {
+    let more = (0..MORE).map(|_| once(context, first.group)).collect::<Result<Vec<_>>>()?;
+    let middle = |figure: &Figure| {
+        let others = more.iter().flat_map(|measured| &measured.figures);
+        figure.middle(others.filter(|other| other.name == figure.name))
+    };
+    Ok(first.figures.iter().map(middle).collect())
 }
 
 fn once<'a>(context: &Context, group: &'a Group) -> Result<Measured<'a>> {
