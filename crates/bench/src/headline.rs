@@ -42,7 +42,6 @@ const NAMES: &[&str] = &[
     "peers.p99_latency",
     "peers.start_delay",
     "switch.p99_latency",
-    "switch.ebpf_ns",
     "hostile.flood_full",
     "hostile.flood_small",
     "versions.clone_time",
