@@ -23,7 +23,7 @@ use crate::authority::{Claims, Right};
 use crate::claims::TokenId;
 use crate::clock;
 use crate::event::Event;
-use crate::fleet::{News, Task};
+use crate::fleet::{Fleet, News, Task};
 use crate::listener::Peer;
 use crate::netboot::Boots;
 
@@ -123,9 +123,7 @@ pub(super) async fn change(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Vec<MachineStatus>>, Failure> {
-    access.manages()?;
-    let change: MachineChange = body::receive_json(&app, &headers, body).await?;
-    app.blocking(move |app| Ok::<_, Failure>(boots(app)?.fleet.apply(&change)?)).await.map(Json)
+    changed(access, app, headers, body, Fleet::apply).await
 }
 
 /// `POST machines/changes/plan`.
@@ -135,9 +133,19 @@ pub(super) async fn plan_change(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Vec<MachineStatus>>, Failure> {
+    changed(access, app, headers, body, Fleet::plan_change).await
+}
+
+async fn changed(
+    access: Access,
+    app: Arc<App>,
+    headers: HeaderMap,
+    body: Body,
+    apply: fn(&Fleet, &MachineChange) -> base::Result<Vec<MachineStatus>>,
+) -> Result<Json<Vec<MachineStatus>>, Failure> {
     access.manages()?;
     let change: MachineChange = body::receive_json(&app, &headers, body).await?;
-    app.blocking(move |app| Ok::<_, Failure>(boots(app)?.fleet.plan_change(&change)?)).await.map(Json)
+    app.blocking(move |app| Ok::<_, Failure>(apply(&boots(app)?.fleet, &change)?)).await.map(Json)
 }
 
 /// `GET machines/{mac}/log`.
@@ -157,12 +165,7 @@ pub(super) async fn give(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<JobsMade>, Failure> {
-    access.manages()?;
-    let request: JobRequest = body::receive_json(&app, &headers, body).await?;
-    let give = move |app: &App| -> Result<JobsMade, Failure> {
-        Ok(boots(app)?.fleet.give(&request, &checked(app, &request)?)?)
-    };
-    app.blocking(give).await.map(Json)
+    given(access, app, headers, body, Fleet::give).await
 }
 
 /// `POST jobs/plan`.
@@ -172,12 +175,22 @@ pub(super) async fn plan_job(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<JobsMade>, Failure> {
+    given(access, app, headers, body, Fleet::plan_job).await
+}
+
+async fn given(
+    access: Access,
+    app: Arc<App>,
+    headers: HeaderMap,
+    body: Body,
+    give: fn(&Fleet, &JobRequest, &Work) -> base::Result<JobsMade>,
+) -> Result<Json<JobsMade>, Failure> {
     access.manages()?;
     let request: JobRequest = body::receive_json(&app, &headers, body).await?;
-    let plan = move |app: &App| -> Result<JobsMade, Failure> {
-        Ok(boots(app)?.fleet.plan_job(&request, &checked(app, &request)?)?)
+    let give = move |app: &App| -> Result<JobsMade, Failure> {
+        Ok(give(&boots(app)?.fleet, &request, &checked(app, &request)?)?)
     };
-    app.blocking(plan).await.map(Json)
+    app.blocking(give).await.map(Json)
 }
 
 /// The work of a request, with the version that is meant: a name that means nothing is told now, not by thirty
