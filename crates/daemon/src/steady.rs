@@ -17,15 +17,14 @@ const PIECE_BYTES: usize = 64 << 10;
 /// A stream whose writes fail if its reader is too slow.
 pub(crate) struct Steady<S> {
     stream: S,
-    /// The end of the present write's time; `None` if no write waits.
-    deadline: Option<Pin<Box<Sleep>>>,
-    /// What was taken since that time began, in bytes.
-    taken: usize,
+    /// The end of the present write's time, and the bytes that are still to be taken until then; `None` if no write
+    /// waits.
+    waits: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
 impl<S> Steady<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self { stream, deadline: None, taken: 0 }
+        Self { stream, waits: None }
     }
 
     /// Notes the outcome of a write of `bytes` bytes.
@@ -36,16 +35,14 @@ impl<S> Steady<S> {
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(done) = written {
-            self.taken += done.as_ref().copied().unwrap_or(0);
-            if done.as_ref().is_ok_and(|&taken| taken == bytes) || self.taken >= PIECE_BYTES {
-                (self.deadline, self.taken) = (None, 0);
-            }
+            let taken = done.as_ref().copied().unwrap_or(0);
+            self.waits.take_if(|(_, left)| {
+                *left = left.saturating_sub(taken);
+                *left == 0 || taken == bytes
+            });
             return Poll::Ready(done);
         }
-        if self.deadline.is_none() {
-            self.taken = 0;
-        }
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(WRITE_TIME_MAX)));
+        let (deadline, _) = self.waits.get_or_insert_with(|| (Box::pin(sleep(WRITE_TIME_MAX)), PIECE_BYTES));
         ready!(deadline.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader is too slow")))
     }
