@@ -223,11 +223,15 @@ fn an_older_copy_of_a_device_hides_nothing() {
             !own.join("orphans").exists() || std::fs::read_dir(own.join("orphans")).unwrap().count() == 0
         );
     }
-    // It has what it is to have: others may go.
+    assert_whole_without_two(&mut site, &stored);
+}
+
+/// The device has what it is to have: others may go.
+fn assert_whole_without_two(site: &mut ClusterSite, stored: &[String]) {
     site.stop_device(0);
     site.stop_device(1);
     let client = site.client(1);
-    for name in &stored {
+    for name in stored {
         assert!(get(&client, name) == Some(content(name)), "{name}, without two others");
     }
 }
@@ -258,12 +262,7 @@ fn an_older_copy_of_a_device_gets_what_was_not_sealed_yet() {
     site.start_metadata();
     site.start_device(2);
     site.wait_for("the device to have all", is_whole);
-    site.stop_device(0);
-    site.stop_device(1);
-    let client = site.client(1);
-    for name in &stored {
-        assert!(get(&client, name) == Some(content(name)), "{name}, without two others");
-    }
+    assert_whole_without_two(&mut site, &stored);
 }
 
 /// The copy knows nothing of a device that joined since, and was given components that others have no more.
