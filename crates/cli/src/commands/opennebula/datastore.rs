@@ -12,9 +12,13 @@ use super::xml;
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 
-/// How an image is made of a version. By `--path`, OpenNebula's command makes a file name of it.
-const MAKES_ONE: &str = "printf 'NAME=x\\nPATH=\"diskcast:NAME@VERSION\"\\n' | oneimage create -d DATASTORE makes an \
-                         image of one";
+/// What stands for a version in hints.
+const VERSION: &str = "diskcast:NAME@VERSION";
+
+/// How an image is made of what `path` names. By `--path`, OpenNebula's command makes a file name of it.
+fn makes_one(path: &str) -> String {
+    format!("printf 'NAME=x\\nPATH=\"{path}\"\\n' | oneimage create -d DATASTORE")
+}
 
 /// Does what OpenNebula asks for, and returns what it is to read.
 pub(super) fn act(context: &Context, action: &str, words: &[String]) -> Result<String> {
@@ -44,11 +48,11 @@ pub(super) fn act(context: &Context, action: &str, words: &[String]) -> Result<S
         ("increment_flatten", [..]) => store.flat(),
         ("snap_delete" | "snap_revert" | "snap_flatten", [..]) => Err(refused(
             "images of diskcast have versions, and no snapshots",
-            &format!("`diskcast images` lists the versions; {MAKES_ONE}"),
+            &format!("`diskcast images` lists the versions; {} makes an image of one", makes_one(VERSION)),
         )),
         ("restore", [..]) => Err(refused(
             "a backup is restored as an image",
-            &format!("{MAKES_ONE}, with a name from its SOURCE; or restore it in place"),
+            &format!("{}, with a name from its SOURCE; or restore it in place", makes_one(VERSION)),
         )),
         ("ls", [..]) => Err(refused("diskcast can't list files in a backup", "see docs/opennebula.md")),
         (other, words) => {

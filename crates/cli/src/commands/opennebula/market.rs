@@ -24,9 +24,9 @@ pub(super) fn act(action: &str, words: &[String]) -> Result<String> {
         Some(name) => settings.repository(name)?,
         None => settings.repository(settings.only()?)?,
     };
-    let offer = Offer::new(images.as_deref(), &settings);
+    let offer = Offer::new(images.as_deref());
     match action.to_ascii_lowercase().as_str() {
-        "monitor" => catalogue(repository, &offer),
+        "monitor" => catalogue(&settings, repository, &offer),
         "import" | "delete" => {
             let text = "the marketplace shows the images of a repository, and is not written to";
             Err(Failure::new(Exit::Refused, text)
@@ -37,11 +37,12 @@ pub(super) fn act(action: &str, words: &[String]) -> Result<String> {
 }
 
 /// The images that are for all users, by their newest versions.
-fn catalogue(repository: &Repository, offer: &Offer) -> Result<String> {
+fn catalogue(settings: &Settings, repository: &Repository, offer: &Offer) -> Result<String> {
     let images = own::run(&["images", "--repo", &repository.location])?;
     let mut used = 0;
     let mut text = String::new();
-    let has = |image: &&Value| offer.has(image["name"].as_str().unwrap_or_default(), &image["labels"]);
+    let has =
+        |image: &&Value| offer.has(settings, image["name"].as_str().unwrap_or_default(), &image["labels"]);
     for image in images.iter().filter(|record| record["type"] == "image").filter(has) {
         used += image["encoded_bytes"].as_u64().unwrap_or(0);
         let app = base64::engine::general_purpose::STANDARD.encode(app(repository, image));

@@ -12,24 +12,22 @@ const LABEL: (&str, &str) = ("opennebula", "yes");
 pub(super) struct Offer {
     /// Names, of which the last character may be a `*`.
     names: Option<Vec<String>>,
-    prefix: String,
 }
 
 impl Offer {
     /// By DISKCAST_IMAGES in the template of the datastore or marketplace, if it is there.
-    pub(super) fn new(names: Option<&str>, settings: &Settings) -> Self {
-        let names = names.map(|names| names.split_whitespace().map(str::to_owned).collect());
-        Self { names, prefix: format!("{}-", settings.prefix) }
+    pub(super) fn new(names: Option<&str>) -> Self {
+        Self { names: names.map(|names| names.split_whitespace().map(str::to_owned).collect()) }
     }
 
     /// Whether `image`, whose version has these labels, is in it.
-    pub(super) fn has(&self, image: &str, labels: &Value) -> bool {
+    pub(super) fn has(&self, settings: &Settings, image: &str, labels: &Value) -> bool {
         let is_named = |name: &String| match name.strip_suffix('*') {
             Some(begin) => image.starts_with(begin),
             None => image == name,
         };
         match &self.names {
-            _ if image.starts_with(&self.prefix) => false,
+            _ if settings.of_opennebula(image).is_some() => false,
             Some(names) => names.iter().any(is_named),
             None => labels[LABEL.0] == LABEL.1,
         }
@@ -41,19 +39,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::commands::opennebula::settings::EXAMPLE;
 
     #[test]
     fn a_list_or_a_label_offers_and_never_what_opennebula_made() {
-        let text =
-            "[repositories.main]\nlocation = \"/srv\"\nserver = \"https://a:1\"\ntoken_file = \"/t\"\n";
-        let settings = Settings::parse(text).unwrap();
+        let settings = Settings::parse(EXAMPLE).unwrap();
+        let has = |names, image, labels: &Value| Offer::new(names).has(&settings, image, labels);
         let (label, none) = (json!({ "opennebula": "yes" }), json!({}));
-        let by_label = Offer::new(None, &settings);
-        assert!(by_label.has("web", &label) && !by_label.has("web", &none));
-        assert!(!by_label.has("web", &json!({ "opennebula": "no" })) && !by_label.has("one-3", &label));
-        let by_list = Offer::new(Some("web lab-*"), &settings);
-        assert!(by_list.has("web", &none) && by_list.has("lab-1", &none));
-        assert!(!by_list.has("web2", &label) && !by_list.has("db", &none));
-        assert!(!Offer::new(Some("*"), &settings).has("one-vm-1-disk-0", &label));
+        assert!(has(None, "web", &label) && !has(None, "web", &none));
+        assert!(!has(None, "web", &json!({ "opennebula": "no" })) && !has(None, "one-3", &label));
+        let list = Some("web lab-*");
+        assert!(has(list, "web", &none) && has(list, "lab-1", &none));
+        assert!(!has(list, "web2", &label) && !has(list, "db", &none));
+        assert!(!has(Some("*"), "one-vm-1-disk-0", &label));
     }
 }

@@ -200,6 +200,12 @@ impl Settings {
         }
     }
 
+    /// What follows our prefix in the name of an image that OpenNebula made: the number of its image, or a disk of a
+    /// machine.
+    pub(super) fn of_opennebula<'a>(&self, image: &'a str) -> Option<&'a str> {
+        image.strip_prefix(self.prefix.as_str())?.strip_prefix('-')
+    }
+
     /// How long hosts that have arrived wait for others.
     pub(super) fn window(&self) -> Duration {
         Duration::from_secs(self.window_seconds.into())
@@ -244,20 +250,22 @@ pub(super) fn address(host: &str) -> Address {
     Address { host: host.to_owned(), ..Address::default() }
 }
 
+/// Settings with one repository, and nothing else.
+#[cfg(test)]
+pub(super) const EXAMPLE: &str =
+    "[repositories.main]\nlocation = \"/srv\"\nserver = \"https://a:1\"\ntoken_file = \"/t\"\n";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TEXT: &str =
-        "[repositories.main]\nlocation = \"/srv\"\nserver = \"https://a:1\"\ntoken_file = \"/t\"\n";
-
     #[test]
     fn settings_have_a_repository_and_defaults() {
-        let settings = Settings::parse(TEXT).unwrap();
+        let settings = Settings::parse(EXAMPLE).unwrap();
         assert_eq!((settings.copy, settings.only().ok()), (Form::Overlay, Some("main")));
         assert!(settings.repository("other").is_err());
-        let wrong = format!("kept = \"/a b\"\n{TEXT}");
+        let wrong = format!("kept = \"/a b\"\n{EXAMPLE}");
         assert!(Settings::parse(&wrong).is_err());
-        assert!(Settings::parse(&format!("copies = 1\n{TEXT}")).is_err(), "an unknown setting");
+        assert!(Settings::parse(&format!("copies = 1\n{EXAMPLE}")).is_err(), "an unknown setting");
     }
 }

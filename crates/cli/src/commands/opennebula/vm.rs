@@ -10,8 +10,8 @@ use super::xml;
 use crate::exit::{Exit, Failure, Result};
 
 /// OpenNebula's programs for machines and for images, and the variables that name other ones.
-const MACHINES: (&str, &str) = ("onevm", "DISKCAST_ONEVM");
-const IMAGES: (&str, &str) = ("oneimage", "DISKCAST_ONEIMAGE");
+pub(super) const MACHINES: (&str, &str) = ("onevm", "DISKCAST_ONEVM");
+pub(super) const IMAGES: (&str, &str) = ("oneimage", "DISKCAST_ONEIMAGE");
 
 /// States in which nothing has to be moved, or a disk grows by itself (`LCM_STATE`).
 const HOST_LOST: &[u64] = &[60, 61];
@@ -162,14 +162,9 @@ pub(super) fn source_of(image: &str) -> Result<String> {
     found.ok_or_else(|| Failure::new(Exit::NotFound, format!("image {image} has no SOURCE")))
 }
 
-/// The user who owns an image. A failure if OpenNebula does not know it.
-pub(super) fn owner_of_image(id: &str) -> Result<Option<u64>> {
-    xml::parse(&show(IMAGES, id)?, |root| Ok(xml::number(root, "UID")))
-}
-
-/// The user who owns a machine. A failure if OpenNebula does not know it.
-pub(super) fn owner_of_machine(id: &str) -> Result<Option<u64>> {
-    xml::parse(&show(MACHINES, id)?, |root| Ok(xml::number(root, "UID")))
+/// The user who owns one of [`MACHINES`] or [`IMAGES`]. A failure if OpenNebula does not know it.
+pub(super) fn owner(of: (&str, &str), id: &str) -> Result<Option<u64>> {
+    xml::parse(&show(of, id)?, |root| Ok(xml::number(root, "UID")))
 }
 
 /// Asks OpenNebula, by one of its programs.
@@ -187,13 +182,12 @@ fn show((program, variable): (&str, &str), id: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::opennebula::settings::EXAMPLE;
 
     #[test]
     fn a_disk_begins_as_its_image_has_it_whatever_the_settings_say_now() {
-        let text =
-            "[repositories.main]\nlocation = \"/srv\"\nserver = \"https://a:1\"\ntoken_file = \"/t\"\n";
         let of = |default: &str, driver: &str, copy: &str| {
-            let settings = Settings::parse(&format!("copy = \"{default}\"\n{text}")).unwrap();
+            let settings = Settings::parse(&format!("copy = \"{default}\"\n{EXAMPLE}")).unwrap();
             let word = |word: &str| Some(word.to_owned()).filter(|word| !word.is_empty());
             let disk = Disk { format: word(driver), copy: word(copy), ..Disk::default() };
             disk.form(&settings).map_err(|failure| failure.message)

@@ -99,13 +99,12 @@ pub(super) fn either(path: &str, volume: &str, file: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::opennebula::settings::EXAMPLE;
 
     #[test]
     fn a_volume_is_named_by_its_machine() {
-        let text =
-            "[repositories.main]\nlocation = \"/srv\"\nserver = \"https://a:1\"\ntoken_file = \"/t\"\n";
         let device = |more: &str, path: &str| {
-            let settings = Settings::parse(&format!("{more}{text}")).unwrap();
+            let settings = Settings::parse(&format!("{more}{EXAMPLE}")).unwrap();
             let place = Place::parse(&format!("h:{path}")).map_err(|failure| failure.message).unwrap();
             super::device(&settings, &place).map_err(|failure| failure.message)
         };
@@ -114,6 +113,6 @@ mod tests {
         assert!(device("", disk).unwrap_err().contains("no volume group"));
         assert!(device(group, "/var/lib/one/datastores/100/42/kernel").is_err());
         assert!(device(group, "/disk.1").is_err());
-        assert!(Settings::parse(&format!("volume_group = \"../sda\"\n{text}")).is_err());
+        assert!(Settings::parse(&format!("volume_group = \"../sda\"\n{EXAMPLE}")).is_err());
     }
 }

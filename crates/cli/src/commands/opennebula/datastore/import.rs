@@ -5,8 +5,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::makes_one;
 use super::store::{MIB, Store};
-use crate::commands::opennebula::place::Source;
+use crate::commands::opennebula::place::{Source, is_plain};
 use crate::commands::opennebula::tools::{download, is_url, tool};
 use crate::exit::{Exit, Failure, Result};
 
@@ -27,7 +28,7 @@ impl Store<'_> {
             self.may_have(&found)?;
             let version = found.version;
             // What nobody changes can be the version itself, if OpenNebula does not remove it with another image.
-            let is_of_others = !version.starts_with(&format!("{}-", self.settings.prefix));
+            let is_of_others = self.settings.of_opennebula(&version).is_none();
             if !self.order.is_persistent && is_of_others {
                 return Ok(self.answer(&Source { repository: self.order.repository.clone(), name: version }));
             }
@@ -80,11 +81,11 @@ impl Store<'_> {
     fn allowed(&self, path: &str) -> Result<PathBuf> {
         let found = std::fs::canonicalize(path).map_err(|error| {
             let failure = Failure::from(base::Error::from_io(format!("find `{path}`"), error));
-            match path.rsplit('/').next().filter(|name| name.starts_with(SCHEME)) {
-                Some(version) => failure.hint(format!(
-                    "`--path` makes a file name of it: printf 'NAME=x\\nPATH=\"{version}\"\\n' | oneimage create -d \
-                     DATASTORE"
-                )),
+            // Whoever reads it may type it.
+            match path.rsplit('/').next().filter(|name| name.starts_with(SCHEME) && is_plain(name)) {
+                Some(version) => {
+                    failure.hint(format!("`--path` makes a file name of it: {}", makes_one(version)))
+                }
                 None => failure,
             }
         })?;

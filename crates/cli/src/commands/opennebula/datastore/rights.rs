@@ -12,11 +12,11 @@ impl Store<'_> {
     /// Refuses a version that the user of the order may not have.
     pub(super) fn may_have(&self, found: &Found) -> Result<()> {
         let (image, user) = (found.image(), self.order.user);
-        if user == Some(ADMINISTRATOR) || self.order.offer.has(image, &found.labels) {
+        if user == Some(ADMINISTRATOR) || self.order.offer.has(self.settings, image, &found.labels) {
             return Ok(());
         }
-        match image.strip_prefix(&format!("{}-", self.settings.prefix)) {
-            Some(of_opennebula) if user.is_some() && owner(of_opennebula)? == user => Ok(()),
+        match self.settings.of_opennebula(image) {
+            Some(own) if user.is_some() && owner(own)? == user => Ok(()),
             Some(_) => Err(refused(
                 &format!("`{image}` is another user's"),
                 "its owner can share it in OpenNebula: oneimage chmod, and oneimage clone",
@@ -32,11 +32,10 @@ impl Store<'_> {
 /// Who owns `ID` or `vm-ID-disk-NUMBER`, an image of OpenNebula or the disk of a machine.
 fn owner(name: &str) -> Result<Option<u64>> {
     let machine = name.strip_prefix("vm-").and_then(|rest| rest.split_once("-disk-"));
-    let id = machine.map_or(name, |(id, _)| id);
-    match (id.parse::<u64>(), machine) {
-        (Ok(_), Some(_)) => vm::owner_of_machine(id),
-        (Ok(_), None) => vm::owner_of_image(id),
+    let (of, id) = machine.map_or((vm::IMAGES, name), |(id, _)| (vm::MACHINES, id));
+    match id.parse::<u64>() {
+        Ok(_) => vm::owner(of, id),
         // Nobody's that OpenNebula knows of.
-        (Err(_), _) => Ok(None),
+        Err(_) => Ok(None),
     }
 }

@@ -65,7 +65,7 @@ impl Order {
             sha1: text("IMAGE/TEMPLATE/SHA1").or_else(|| text("IMAGE/SHA1")),
             repository,
             copy: copy.as_deref().map(Form::parse).transpose()?,
-            offer: Offer::new(text("DATASTORE/TEMPLATE/DISKCAST_IMAGES").as_deref(), settings),
+            offer: Offer::new(text("DATASTORE/TEMPLATE/DISKCAST_IMAGES").as_deref()),
             restricted: words("DATASTORE/TEMPLATE/RESTRICTED_DIRS"),
             safe: words("DATASTORE/TEMPLATE/SAFE_DIRS"),
         })
@@ -179,10 +179,12 @@ impl Store<'_> {
         // Parts of a backup are images of their own.
         let (_, names) = source.split_once(':').unwrap_or_default();
         let own = self.own_name()?;
+        let is_of_machine =
+            |image| self.settings.of_opennebula(image).is_some_and(|rest| rest.starts_with("vm-"));
         for name in names.split(',') {
             match name.split_once('@') {
                 // One of several backups of a disk. What is imported from one is a clone.
-                Some((image, version)) if image.starts_with(&format!("{}-vm-", self.settings.prefix)) => {
+                Some((image, version)) if is_of_machine(image) => {
                     self.remove_version(image, version)?;
                 }
                 None if name == own => self.remove_all(name)?,
