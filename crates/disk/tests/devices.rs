@@ -8,7 +8,7 @@ use std::path::Path;
 use base::ErrorKind;
 use disk::{Geometry, ReadAt, TargetOptions, WriteAt, open_source, open_target, preflight};
 
-use crate::common::{Bench, Loop, have, is_root, map_of, output, run};
+use crate::common::{Bench, Loop, at_last, have, is_root, map_of, output, run};
 
 fn geometry(size_bytes: u64, sector_bytes: u32) -> Geometry {
     Geometry { size_bytes, logical_sector_bytes: sector_bytes, physical_sector_bytes: sector_bytes }
@@ -252,8 +252,7 @@ fn preflight_refuses_in_clear_words() {
     let opened = open_target(&device.0, &TargetOptions::default()).map(drop);
     // The journal of a mounted filesystem counts as not replayed.
     let map = std::panic::catch_unwind(|| map_of(&device.0));
-    // As when it is dropped in other tests.
-    assert!((0..200).any(|_| output("umount", &[&place]).status.success()));
+    assert!(at_last(|| output("umount", &[&place]).status.success()));
     assert!(words.unwrap().ends_with("mounted here`"));
     assert_eq!(opened.unwrap_err().kind(), ErrorKind::Refused);
     assert!(map.unwrap().warnings[0].contains("journal has not been replayed"));

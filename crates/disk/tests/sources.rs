@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use base::ErrorKind;
 use disk::{Freezer, ReadAt, SurveyOptions, Watch, container_of, open_source, place_of, writers};
 
-use crate::common::{self, Bench, Loop, have, is_root, output, run};
+use crate::common::{self, Bench, Loop, at_last, have, is_root, output, run};
 
 /// The changes that a watch of the source at `path` reports after `act`.
 fn changes(path: &Path, act: impl FnOnce()) -> Vec<String> {
@@ -76,8 +76,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A program that another thread of the tests starts has its open files for a moment.
-        let gone = (0..200).any(|_| output("umount", &[&self.0]).status.success());
+        let gone = at_last(|| output("umount", &[&self.0]).status.success());
         // A second panic would hide the first.
         assert!(gone || std::thread::panicking());
     }
@@ -121,10 +120,8 @@ fn every_change_of_a_file_is_seen() {
     }
 }
 
-/// A program that another thread of the tests starts has its open files for a moment.
 fn assert_unused(path: &Path) {
-    let is_unused = (0..500).any(|_| uses(path).is_empty());
-    assert!(is_unused, "{:?}", uses(path));
+    assert!(at_last(|| uses(path).is_empty()), "{:?}", uses(path));
 }
 
 #[test]
@@ -204,8 +201,7 @@ fn writes_past_the_block_layer_are_seen() {
             place_of(&device).unwrap(),
         )
     });
-    // Another thread's program may look at all devices just now.
-    assert!((0..500).any(|_| fs::write(control.join("hot_remove"), &number).is_ok()));
+    assert!(at_last(|| fs::write(control.join("hot_remove"), &number).is_ok()));
     let (idle, written, place) = seen.unwrap();
     assert_eq!((idle, written), (vec![], vec!["was written meanwhile (8.0 KiB)".to_owned()]));
     assert_eq!(place.start_sector, 0);

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use base::{Chance, Extent, ExtentSet};
 use disk::{DiskMap, ReadAt, SurveyOptions, open_source, survey};
@@ -99,6 +100,17 @@ impl Drop for Loop {
     }
 }
 
+/// Whether something succeeds within a minute. A program of another thread may hold a disk or a folder for a moment: it
+/// looks at all of them, or it has just been forked and has not let go of the open files of this process.
+pub(crate) fn at_last(mut succeeds: impl FnMut() -> bool) -> bool {
+    (0..6000).any(|_| {
+        succeeds() || {
+            std::thread::park_timeout(Duration::from_millis(10));
+            false
+        }
+    })
+}
+
 /// A mounted image, unmounted when dropped.
 pub(crate) struct Mounted {
     pub(crate) folder: PathBuf,
@@ -117,8 +129,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A program that another thread of the tests starts has its open files for a moment.
-        let gone = (0..200).any(|_| output("umount", &[&self.folder]).status.success());
+        let gone = at_last(|| output("umount", &[&self.folder]).status.success());
         assert!(gone || std::thread::panicking());
     }
 }
@@ -215,7 +226,7 @@ pub(crate) fn run(line: &str, paths: &[&dyn AsRef<OsStr>]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs a command with `input` on its standard input; it must succeed.
+/// Runs a command with `input` on its standard input; it must succeed. It need not read it.
 pub(crate) fn run_with_input(line: &str, path: &Path, input: &str) {
     use std::io::Write;
     let mut words = line.split_whitespace();
@@ -227,8 +238,11 @@ pub(crate) fn run_with_input(line: &str, path: &Path, input: &str) {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let written = child.stdin.take().unwrap().write_all(input.as_bytes());
     assert!(child.wait().unwrap().success(), "{line} {}", path.display());
+    if let Err(error) = written {
+        assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    }
 }
 
 /// Fills `dir` with files of all kinds: sizes around every block size, hard and symbolic links, holes, owners, modes,
