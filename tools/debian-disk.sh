@@ -39,7 +39,7 @@ fi
 
 mkdir -p "$(dirname "$disk")"
 work=$(mktemp -d "$(dirname "$disk")/debian-disk.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf --one-file-system "$work"' EXIT
 
 # mmdebstrap has apt write to its next free file descriptor through a shell that knows descriptors of one digit only, so
 # none that was inherited (from a job server, a lock) may be left open. 255 is this script.
@@ -60,7 +60,7 @@ make_root() {
     [ -n "$(sources)" ] || { echo "apt knows no source of Debian here; run apt-get update first" >&2; exit 1; }
     # A mirror kept at one date has an index that is past its own; what this machine's apt accepts is accepted here.
     apt-config dump Acquire::Check-Valid-Until >"$work/apt.conf"
-    sources | mmdebstrap --quiet --variant=minbase --aptopt="$work/apt.conf" \
+    sources | unshare --mount mmdebstrap --quiet --variant=minbase --aptopt="$work/apt.conf" \
         --include="linux-image-cloud-amd64 initramfs-tools systemd-sysv udev dbus e2fsprogs dosfstools $loaders $packages" \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
         --customize-hook='chroot "$1" passwd --quiet --delete root' \
