@@ -41,38 +41,47 @@ fn machines_of_all_kinds_boot_from_the_network_get_their_disks_and_start_from_th
     let deployed = site.tell("deploy debian lab --yes");
     assert!(deployed.contains("job for lab-0, lab-1, lab-2, when it boots: install debian@1"), "{deployed}");
 
-    let mut machines = vec![first, site.start(&options[1]), site.start(&options[2])];
-    for plug in 0..3 {
-        let login = format!("lab-{plug} login:");
-        let machine = site.wait_for(machines.remove(plug), &options[plug], &login);
-        machines.insert(plug, machine);
-        let host = site.host(&card(u32::try_from(plug).unwrap()));
+    let machines = [first, site.start(&options[1]), site.start(&options[2])];
+    for (plug, machine) in (0..3).zip(machines) {
+        let _runs = site.wait_for(machine, &options[plug as usize], &format!("lab-{plug} login:"));
+        let host = site.host(&card(plug));
         let stage = host["job"]["stage"].as_str().unwrap();
         assert!(["done", "back"].contains(&stage), "{host}");
-        let firmware = ["bios", "uefi", "uefi, secure boot"][plug];
+        let firmware = ["bios", "uefi", "uefi, secure boot"][plug as usize];
         assert_eq!(host["facts"]["firmware"], firmware, "{host}");
     }
     let log = site.log();
     for line in ["asks where to boot from: iPXE", "asks where to boot from: UEFI", "UEFI by HTTP"] {
         assert!(log.contains(line), "{line}: {log}");
     }
-    // One of them is taken back as a new version. It boots from the network first, and so it is there.
+}
+
+#[test]
+fn a_machine_is_taken_back_and_its_image_goes_to_another() {
+    let Some(mut site) = Site::new(2) else { return };
+    site.serve(&format!("{ALONE} --boot-time 60s"));
+    let options = [0, 1].map(|plug| site.options(Firmware::Uefi, plug, &[DISK_BYTES]));
+    for plug in 0..2 {
+        let added = site.tell(&format!("hosts add {} --name lab-{plug}", card(plug)));
+        assert!(added.contains(&format!("out: added lab-{plug}")), "{added}");
+    }
+    let installed =
+        site.bench.see(&format!("install debian {} --keep-size --yes -q", options[1].disks[0].display()));
+    assert!(installed.ends_with("exit: 0\n"), "{installed}");
     let captured = site.tell("hosts capture lab-1 back");
     assert!(captured.contains("job for lab-1, when it boots: capture back"), "{captured}");
-    drop(machines.remove(1));
-    let mut again = site.start_at_once(&options[1]);
+    let mut machine = site.start_at_once(&options[1]);
     // It may write to the repository: somebody looks whose key it is.
-    again.wait_for("waiting: an administrator must confirm the key", FAILED, PATIENCE).unwrap();
+    machine.wait_for("waiting: an administrator must confirm the key", FAILED, PATIENCE).unwrap();
     let key = site.host(&card(1))["key"]["fingerprint"].as_str().unwrap().to_owned();
     assert!(site.tell(&format!("hosts admit {key}")).contains("admitted lab-1"));
-    again.wait_for("starting from the disk", FAILED, PATIENCE).unwrap();
+    machine.wait_for("starting from the disk", FAILED, PATIENCE).unwrap();
     let versions = site.bench.see("images back");
     assert!(versions.contains("out:       1  3.0 GiB") && versions.contains("root@lab-1"), "{versions}");
     assert!(site.tell("hosts log lab-1").contains("exit: 0"));
     // It vanishes before its system is there, and is named. Its image goes to another machine.
-    drop(again);
+    drop(machine);
     assert!(site.tell("deploy back lab-0 --yes").contains("install back@1"));
-    drop(machines.remove(0));
     let mut other = site.start_at_once(&options[0]);
     other.wait_for("lab-0 login:", FAILED, PATIENCE).unwrap();
     let hosts = site.tell("hosts");
