@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use daemon::tokens::Keeper;
-use image::{Cipher, ObjectSource, PublicKey, SignedManifest};
+use image::{Cipher, Manifest, ObjectSource, PublicKey, SignedManifest};
 use mirror::Images;
 use net::client::Client;
 use net::clock::Stop;
@@ -22,6 +22,17 @@ pub(crate) const HEALS: &str = "the next `diskcast capture` or commit of the who
 
 /// Where the objects of a version come from, and how they are encrypted.
 pub(crate) type Objects<'a> = (&'a dyn ObjectSource, &'a Cipher);
+
+/// Names of tags, by the number of the version that they name.
+pub(crate) type Tags = BTreeMap<u64, Vec<String>>;
+
+/// An image in a list.
+pub(crate) struct Listed {
+    pub newest: Manifest,
+    /// Number of its versions.
+    pub versions: u64,
+    pub tags: Tags,
+}
 
 /// See the module.
 pub(crate) enum Library {
@@ -119,24 +130,40 @@ impl Library {
         FreeProofs::new(|reference: &Reference| self.look(reference))
     }
 
-    /// The tags of `image`, by version number.
-    pub(crate) fn tags(&self, image: &ImageName) -> base::Result<BTreeMap<u64, Vec<String>>> {
-        let mut tags: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    /// All images, in the order of their names.
+    pub(crate) fn list(&self) -> base::Result<Vec<Listed>> {
         match self {
             Self::Here(here) => {
-                for tag in here.tags(image)? {
-                    tags.entry(tag.version).or_default().push(tag.name.to_string());
-                }
+                let each = here.image_names()?.into_iter().map(|name| {
+                    let versions = here.version_numbers(&name)?.len() as u64;
+                    let tags = self.tags(&name)?;
+                    Ok(Listed { newest: self.look(&Reference::Newest(name))?.manifest, versions, tags })
+                });
+                each.collect()
+            }
+            Self::There(there, _) => {
+                let each = mirror::newest_versions(there)?.into_iter().map(|(found, newest)| Listed {
+                    newest: newest.manifest,
+                    versions: found.versions,
+                    tags: by_version(found.tags),
+                });
+                Ok(each.collect())
+            }
+        }
+    }
+
+    /// The tags of `image`, by version number.
+    pub(crate) fn tags(&self, image: &ImageName) -> base::Result<Tags> {
+        Ok(match self {
+            Self::Here(here) => {
+                by_version(here.tags(image)?.into_iter().map(|tag| (tag.name.to_string(), tag.version)))
             }
             Self::There(there, _) => {
                 let images = there.images()?.images;
                 let found = images.into_iter().filter(|found| found.name == image.as_str());
-                for (tag, version) in found.flat_map(|found| found.tags) {
-                    tags.entry(version).or_default().push(tag);
-                }
+                by_version(found.flat_map(|found| found.tags))
             }
-        }
-        Ok(tags)
+        })
     }
 
     /// A key as text for people: its name in the trusted keys, and its first digits.
@@ -146,4 +173,12 @@ impl Library {
             Self::There(_, named) => named.show(key),
         }
     }
+}
+
+fn by_version(tags: impl IntoIterator<Item = (String, u64)>) -> Tags {
+    let mut all = Tags::new();
+    for (tag, version) in tags {
+        all.entry(version).or_default().push(tag);
+    }
+    all
 }

@@ -2,11 +2,20 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::common::between::between;
 use crate::common::targets::soil;
 use crate::common::{Bench, assert_same};
+
+/// How many requests a server has answered well.
+fn answers(url: &str) -> u64 {
+    let output = Command::new("curl").args(["--silent", "--insecure", &format!("{url}/metrics")]).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    let count =
+        text.lines().find_map(|line| line.strip_prefix("diskcast_http_requests_total{status=\"2xx\"} "));
+    count.unwrap().parse().unwrap()
+}
 
 #[test]
 fn images_of_a_server_are_used_like_those_of_a_folder() {
@@ -32,8 +41,11 @@ fn images_of_a_server_are_used_like_those_of_a_folder() {
     assert!(there("capture disk.img copied -q").ends_with("exit: 0\n"));
     assert!(there("clone web twin -q").ends_with("exit: 0\n"));
     assert!(there("create empty 1M -q").ends_with("exit: 0\n"));
+    let before = answers(&server.url);
     let names = there("images");
     assert!(["copied", "twin", "empty"].iter().all(|name| names.contains(name)), "{names}");
+    // The repository's key, the images, and this question: not one request or two for each image.
+    assert_eq!(answers(&server.url) - before, 3);
     assert!(there("commit web disk.img --at 0 -q").ends_with("exit: 0\n"));
     assert_eq!(bench.json("log web --limit 1")[0]["number"], 2);
     let compared = there("commit web disk.img");

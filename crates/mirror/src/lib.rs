@@ -21,7 +21,9 @@ pub use attached::{
     Commit, CommitOptions, Damage, Join, Mirror, MirrorOptions, MulticastOptions, Onto, QuiesceHook, Waiting,
     WriteHold,
 };
-pub use images::{Addition, BootProfiles, Images, ReadReport, ReadUpdate, Sighting, Written};
+pub use images::{
+    Addition, BootProfiles, Images, ReadReport, ReadUpdate, Sighting, Written, newest_versions,
+};
 pub use raw::RawDisk;
 pub use served::{Durability, ReadOnly, Served, Space, Status, StatusRun};
 pub use source::Source;

@@ -1,7 +1,5 @@
 //! `diskcast images`: lists images, or the versions of one.
 
-use std::collections::BTreeMap;
-
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use image::Manifest;
@@ -11,7 +9,7 @@ use store::{ImageName, Reference};
 use super::Context;
 use crate::args::FromServer;
 use crate::exit::Result;
-use crate::library::Library;
+use crate::library::{Library, Listed, Tags};
 use crate::ui::table::{Align, Table};
 use crate::{clock, version};
 
@@ -37,8 +35,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 }
 
 fn images(context: &Context, library: &Library) -> Result<()> {
-    let names = library.images().image_names()?;
-    if names.is_empty() {
+    let images = library.list()?;
+    if images.is_empty() {
         context.output.note(&why_none(library));
         return Ok(());
     }
@@ -52,15 +50,12 @@ fn images(context: &Context, library: &Library) -> Result<()> {
         ("TAGS", Align::Left),
     ]);
     let mut records = Vec::new();
-    for name in names {
-        let versions = library.images().version_numbers(&name)?;
-        let tags = library.tags(&name)?;
-        let newest = library.look(&Reference::Newest(name))?.manifest;
+    for Listed { newest, versions, tags } in images {
         let words: Vec<_> =
             tags.iter().flat_map(|(at, tags)| tags.iter().map(move |tag| format!("{tag}@{at}"))).collect();
         table.row([
             newest.image.clone(),
-            versions.len().to_string(),
+            versions.to_string(),
             newest.number.to_string(),
             show_bytes(disk_bytes(&newest)),
             show_bytes(newest.statistics.encoded_bytes),
@@ -68,7 +63,7 @@ fn images(context: &Context, library: &Library) -> Result<()> {
             words.join(" "),
         ]);
         records.push(json!({
-            "type": "image", "name": newest.image, "versions": versions.len(), "newest": newest.number,
+            "type": "image", "name": newest.image, "versions": versions, "newest": newest.number,
             "disk_bytes": disk_bytes(&newest), "encoded_bytes": newest.statistics.encoded_bytes,
             "created": newest.created, "labels": newest.labels, "tags": by_tag(&tags),
         }));
@@ -125,7 +120,7 @@ fn versions(context: &Context, library: &Library, name: &ImageName) -> Result<()
     context.output.list(&records, &table)
 }
 
-fn by_tag(tags: &BTreeMap<u64, Vec<String>>) -> Value {
+fn by_tag(tags: &Tags) -> Value {
     tags.iter()
         .flat_map(|(&version, tags)| tags.iter().map(move |tag| (tag.clone(), json!(version))))
         .collect()

@@ -10,11 +10,13 @@ use axum::http::header::{CONTENT_TYPE, ETAG};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base::limits::{MANIFEST_BYTES_MAX, SECTOR_BYTES};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use image::Manifest;
 use net::api::{
-    IDEMPOTENCY_KEY, ImageSummary, Images, OBJECT_TYPE, ProblemKind, RepositorySummary, VersionSummary,
-    Versions,
+    IDEMPOTENCY_KEY, ImageSummary, Images, ImagesQuery, OBJECT_TYPE, ProblemKind, RepositorySummary,
+    VersionSummary, Versions,
 };
 use store::{ImageName, Reference, Repository, TagName};
 
@@ -27,6 +29,9 @@ use super::problem::Failure;
 use crate::authority::Right;
 use crate::event::Event;
 
+/// Bytes of manifests in a list of images: some thousand.
+const MANIFESTS_BYTES_MAX: usize = 8 << 20;
+
 pub(super) async fn repository(_: Access, State(app): State<Arc<App>>) -> Json<RepositorySummary> {
     let repository = &app.repository;
     Json(RepositorySummary {
@@ -36,23 +41,39 @@ pub(super) async fn repository(_: Access, State(app): State<Arc<App>>) -> Json<R
     })
 }
 
-pub(super) async fn list(access: Access, State(app): State<Arc<App>>) -> Result<Json<Images>, Failure> {
+pub(super) async fn list(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Asked(ImagesQuery { manifests }): Asked<ImagesQuery>,
+) -> Result<Json<Images>, Failure> {
     let images = app.blocking(move |app| -> Result<_, Failure> {
         let names = app.repository.images()?;
         let visible = names.into_iter().filter(|name| access.sees(name.as_str()));
-        visible.map(|name| summary(&app.repository, &name)).collect::<Result<Vec<_>, _>>()
+        let mut room = if manifests { MANIFESTS_BYTES_MAX } else { 0 };
+        visible.map(|name| summary(&app.repository, &name, &mut room)).collect::<Result<Vec<_>, _>>()
     });
     Ok(Json(Images { images: images.await? }))
 }
 
-fn summary(repository: &Repository, name: &ImageName) -> Result<ImageSummary, Failure> {
+/// An image in a list, with its newest manifest if that is shorter than `room`, which it takes away.
+fn summary(repository: &Repository, name: &ImageName, room: &mut usize) -> Result<ImageSummary, Failure> {
     let versions = repository.versions(name)?;
     let tags = repository.tags(name)?.into_iter().map(|tag| (tag.name.to_string(), tag.version));
+    let latest = versions.last().copied().unwrap_or(0);
+    let mut manifest = None;
+    if *room > 0
+        && let Ok((_, bytes)) = repository.signed_manifest(&Reference::Version(name.clone(), latest))
+        && bytes.len() < *room
+    {
+        *room -= bytes.len();
+        manifest = Some(BASE64.encode(bytes));
+    }
     Ok(ImageSummary {
         name: name.to_string(),
-        latest: versions.last().copied().unwrap_or(0),
+        latest,
         versions: versions.len() as u64,
         tags: tags.collect::<BTreeMap<_, _>>(),
+        manifest,
     })
 }
 

@@ -14,6 +14,8 @@ use net::clock::Stop;
 use net::profile::Cursor;
 use store::{Changes, Content, ImageName, Reference, Shape, Stamp, TagName};
 
+pub use server::newest_versions;
+
 /// See the module. Calls block, and several threads may make them at the same time. `stamp` records who makes a
 /// change and when; a server ignores it and uses its own.
 pub trait Images: BootProfiles {

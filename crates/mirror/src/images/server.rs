@@ -9,7 +9,7 @@ use base::limits::PROFILE_CHUNKS_MAX;
 use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{Cipher, Manifest, ObjectRef, ObjectSink, ObjectSource, SignedManifest, Trust};
-use net::api::CreateRequest;
+use net::api::{CreateRequest, ImageSummary};
 use net::client::{Client, ClientOptions};
 use net::clock::Stop;
 use net::profile::{ANSWER_CHUNKS_MAX, BootRequest, ExchangeRequest, chunks_of, runs_of};
@@ -133,6 +133,29 @@ impl BootProfiles for Client {
         let boot = BootRequest { version, runs: runs_of(chunks) };
         self.add_boot(image, &boot).map(drop)
     }
+}
+
+/// The images of a server, each with its newest version, as [`Images::find`] gives it: one request for all of them.
+///
+/// # Errors
+/// As [`Images::find`].
+pub fn newest_versions(client: &Client) -> Result<Vec<(ImageSummary, SignedManifest)>> {
+    let trust = client.options().trust.as_ref();
+    let trusted = trust.map(|trust| Ok((trust, client.repository()?.id))).transpose()?;
+    let each = client.images_with_manifests()?.into_iter().map(|(summary, manifest)| {
+        let reference = format!("{}@{}", summary.name, summary.latest);
+        let version = match manifest {
+            Some(manifest) => net::fetch::version(&manifest, &reference)?,
+            None => net::fetch::manifest(client, &reference)?,
+        };
+        if let Some((trust, repository)) = &trusted {
+            let image = summary.name.parse()?;
+            let what = format!("`{reference}`");
+            judged_by(client, repository, trust, |judge| judge.version(&what, &image, &version))?;
+        }
+        Ok((summary, version))
+    });
+    each.collect()
 }
 
 /// Calls `with` with a judge about signatures in the server's repository, whose id the server says. A client pins the

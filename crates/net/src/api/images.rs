@@ -14,6 +14,14 @@ pub struct RepositorySummary {
     pub key_check: Option<String>,
 }
 
+/// The query of `GET /api/v1/images`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagesQuery {
+    /// Whether manifests of newest versions are wanted, too.
+    #[serde(default)]
+    pub manifests: bool,
+}
+
 /// The body of `GET /api/v1/images`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Images {
@@ -32,6 +40,9 @@ pub struct ImageSummary {
     pub versions: u64,
     /// Its tags, with the number of the version that each one names.
     pub tags: std::collections::BTreeMap<String, u64>,
+    /// The manifest of its newest version as it is stored, in base64, if it was asked for and there was room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
 }
 
 /// The body of `GET /api/v1/images/{name}/versions`.

@@ -21,7 +21,7 @@ mod tokens;
 pub use content::{CloneRequest, CreateRequest, DiffAnswer, DiffRange, LogAnswer, LogEntry, Written};
 pub use deploy::{Copies, FROM_HERE, GO, HostJob, HostWord, MACHINE, Put, WORK_FORMAT};
 pub use hosts::{HostReport, HostStage, HostStatus, NextReport, SessionStatus, Status, SwarmStatus};
-pub use images::{ImageSummary, Images, RepositorySummary, VersionSummary, Versions};
+pub use images::{ImageSummary, Images, ImagesQuery, RepositorySummary, VersionSummary, Versions};
 pub(crate) use machines::proof_text;
 pub use machines::{
     After, DiskFacts, JobOutcome, JobProgress, JobRequest, JobStage, JobStatus, JobsMade, KeyStatus,

@@ -89,6 +89,11 @@ pub fn images() -> String {
     format!("{PREFIX}/images")
 }
 
+/// `GET`: all images, with the manifests of their newest versions.
+pub(crate) fn images_with_manifests() -> String {
+    format!("{}?manifests=true", images())
+}
+
 /// `GET`: the versions of an image; `POST`: publishes a draft (a manifest without a number).
 #[must_use]
 pub fn versions(image: &str) -> String {

@@ -57,8 +57,16 @@ const SESSION_BYTES_MIN: u64 = 16 << 20;
 /// Those of the client; `Corrupt` if it is not a manifest, or of another image or number than requested;
 /// `Unsupported` if this program cannot read it.
 pub fn manifest(client: &Client, reference: &str) -> Result<SignedManifest> {
-    let bytes = client.manifest(reference)?;
-    let sealed = SignedManifest::open(&bytes)
+    version(&client.manifest(reference)?, reference)
+}
+
+/// The manifest that a server sent as that of `image`, `image:tag` or `image@version`.
+///
+/// # Errors
+/// `Corrupt` if it is not a manifest, or of another image or number than `reference` says; `Unsupported` if this
+/// program cannot read it.
+pub fn version(bytes: &[u8], reference: &str) -> Result<SignedManifest> {
+    let sealed = SignedManifest::open(bytes)
         .map_err(|error| error.within(format!("read the manifest of `{reference}`")))?;
     let Manifest { image, number, .. } = &sealed.manifest;
     // A client must not accept another version than it requested. Which version a tag names, only the server knows.
