@@ -31,17 +31,13 @@ use crate::ui::prompt;
 
 /// Opens the disk that an NBD server exports as `address`, if `version` fits on it.
 fn open_export(address: &str, version: &Manifest) -> Result<NbdDisk> {
-    let disk = NbdDisk::open(&ExportAddress::parse(address)?)?;
-    let (has, needs) = (disk.geometry(), geometry(version));
+    let needs = geometry(version);
+    let disk = NbdDisk::open(&ExportAddress::parse(address)?)?.with_sectors(needs.logical_sector_bytes);
+    let has = disk.geometry();
     let why = if disk.is_read_only() {
         "its server allows no writes".to_owned()
     } else if has.size_bytes < needs.size_bytes {
         format!("it has {} bytes, the image needs {}", has.size_bytes, needs.size_bytes)
-    } else if has.logical_sector_bytes > needs.logical_sector_bytes {
-        format!(
-            "it has sectors of {} bytes, the image of {}",
-            has.logical_sector_bytes, needs.logical_sector_bytes
-        )
     } else {
         return Ok(disk);
     };

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 
-use crate::common::targets::soil;
+use crate::common::targets::{partition, soil};
 use crate::common::{Bench, assert_same};
 
 /// Starts `qemu-nbd` on a raw file as the export `disk`, and returns its address.
@@ -208,6 +208,45 @@ fn a_disk_that_nbdkit_serves_is_captured() {
     assert!(captured.ends_with("exit: 0\n"), "{captured}");
     assert!(bench.see("install web out.img -q").ends_with("exit: 0\n"));
     assert_same(&disk, &bench.path("out.img"));
+}
+
+/// The smallest block that a server takes says nothing about sectors. nbdkit's filter refuses all other requests.
+#[test]
+fn disks_behind_servers_with_large_blocks_keep_their_sectors() {
+    let bench = Bench::new();
+    let [socket, pid] = ["kit", "kit.pid"].map(|name| bench.path(name).display().to_string());
+    for (table, label) in [("gpt", "label: gpt"), ("mbr", "label: dos")] {
+        bench.tool(&format!("truncate -s 32M {table}.img"));
+        bench.tool(&format!("mke2fs -q -F -E offset=1048576 {table}.img 8M"));
+        let rows = format!("{label}\nstart=2048, size=16384\nstart=40960, size=8192\n");
+        partition(&bench, &format!("{table}.img"), &rows);
+        assert!(bench.see(&format!("capture {table}.img {table} -q")).ends_with("exit: 0\n"));
+        let known = bench.json(&format!("log {table}"))[0]["allocated_bytes"].clone();
+        for block in [512, 4096, 65536] {
+            let kit = |file: &str, mode: &str| {
+                let _ = fs::remove_file(&socket);
+                let policy = format!(
+                    "blocksize-minimum={block} blocksize-preferred=65536 blocksize-error-policy=error"
+                );
+                bench.tool(&format!(
+                    "nbdkit {mode} -P {pid} -U {socket} --filter=blocksize-policy file {file} {policy}"
+                ));
+            };
+            kit(&format!("{table}.img"), "-r");
+            let captured = bench.see(&format!("capture nbd+unix:///?socket={socket} {table}-{block} -q"));
+            stop(&bench, "kit");
+            assert!(captured.ends_with("exit: 0\n"), "{captured}");
+            assert_eq!(bench.json(&format!("log {table}-{block}"))[0]["allocated_bytes"], known);
+
+            soil(&bench.path("target.img"), 32 << 20);
+            kit("target.img", "");
+            let installed =
+                bench.see(&format!("install {table}-{block} nbd+unix:///?socket={socket} -q --yes"));
+            stop(&bench, "kit");
+            assert!(installed.ends_with("exit: 0\n"), "{installed}");
+            bench.tool("e2fsck -fn target.img?offset=1048576");
+        }
+    }
 }
 
 #[test]

@@ -106,9 +106,9 @@ pub(crate) fn next_data(file: &File, offset: u64, len: u64, end: u64) -> u64 {
     }
 }
 
-/// The size in bytes of the sectors of a disk in a file, which has none of its own, so its partition table has to tell:
-/// 4096 if it has a GPT header at a place for such sectors, and none at a place for 512.
-pub(crate) fn sector_bytes_by_table(disk: &dyn ReadAt) -> u32 {
+/// The size in bytes of the sectors of a disk that does not tell, as one in a file, so its partition table has to: 4096
+/// if it has a GPT header at a place for such sectors, and none at a place for 512; else 512.
+pub fn sector_bytes_by_table(disk: &dyn ReadAt) -> u32 {
     let size = disk.geometry().size_bytes;
     let header_at = |offset: u64| {
         let mut signature = [0; 8];

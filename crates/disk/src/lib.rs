@@ -44,7 +44,7 @@ pub use container::{
     members_of_appliance, open_qcow2_overlay, open_qcow2_target, open_virtual_disk, qcow2_backing, unpack,
 };
 pub use device::{Geometry, ReadAt, WriteAt};
-pub use file::Identity;
+pub use file::{Identity, sector_bytes_by_table};
 pub use files::{FileThere, files_at};
 pub use freeze::Freezer;
 pub use map::{DiskMap, Filesystem, Partition, SurveyOptions, TableKind};

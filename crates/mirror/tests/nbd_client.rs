@@ -74,13 +74,47 @@ fn errors_of_a_server_are_errors_here_and_the_disk_stays_usable() {
     assert!(closed.is_read_only() && !disk.is_read_only());
     assert_eq!(closed.write_all_at(&piece, 0).unwrap_err().kind(), ErrorKind::Refused);
     let large = open(&house, "large");
-    assert_eq!(large.geometry().logical_sector_bytes, 4096);
+    // Of a disk without a partition table nobody knows it.
+    assert_eq!(large.geometry().logical_sector_bytes, 512);
     large.read_exact_at(&mut piece[..512], 512).unwrap();
     let missing = NbdDisk::open(&ExportAddress::parse(&house.uri("none")).unwrap()).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
     let nowhere = ServerAddress::Unix(house.path("nowhere"));
     let gone = NbdDisk::open(&ExportAddress { server: nowhere, export: String::new() }).unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::Unreachable);
+}
+
+/// A server's smallest block is a limit for requests. It refuses all others.
+#[test]
+fn parts_of_blocks_are_written_by_many_at_once() {
+    let house = House::new(8);
+    add(&house, "large", Rigged { sector_bytes: 4096, ..Rigged::new(&house.path("large"), MIB) });
+    let disk = open(&house, "large");
+    disk.write_all_at(&vec![9; 1 << 20], 0).unwrap();
+    // Each block has a sector of each of them.
+    std::thread::scope(|scope| {
+        for writer in 0..8u8 {
+            let disk = &disk;
+            scope.spawn(move || {
+                for block in 0..MIB / 4096 {
+                    disk.write_all_at(&[writer; 512], block * 4096 + u64::from(writer) * 512).unwrap();
+                }
+            });
+        }
+    });
+    let mut wanted: Vec<u8> = (0..1 << 20).map(|at: u32| u8::try_from(at / 512 % 8).unwrap()).collect();
+    // Inside one block, over an edge without a whole block, and with whole ones.
+    for (sector, count) in [(1, 3), (15, 2), (20, 30), (64, 8)] {
+        let (at, bytes) = (sector * 512, count * 512);
+        disk.write_all_at(&vec![7; bytes], at as u64).unwrap();
+        wanted[at..][..bytes].fill(7);
+        let behind = at + 100 * 512;
+        disk.write_zeroes(behind as u64, bytes as u64).unwrap();
+        wanted[behind..][..bytes].fill(0);
+    }
+    disk.discard(513 * 512, 1024).unwrap();
+    disk.sync().unwrap();
+    assert!(std::fs::read(house.path("large")).unwrap() == wanted);
 }
 
 /// A server that answers well until its `good` bytes are used up, and then with random ones.

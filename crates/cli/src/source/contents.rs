@@ -49,7 +49,7 @@ pub(crate) fn open_export(address: &str, taking: &Taking) -> Result<NbdDisk> {
             format!("`{address}` is on another machine: --freeze and --backing are for files and devices");
         return Err(Failure::new(Exit::Usage, text));
     }
-    let disk = NbdDisk::open(&ExportAddress::parse(address)?)?;
+    let disk = NbdDisk::open(&ExportAddress::parse(address)?)?.with_sectors_by_table();
     if !disk.is_read_only() && !taking.live {
         let text = format!("others may write to `{address}` meanwhile: its server exports it for writing");
         return Err(Failure::new(Exit::Refused, text).hint(

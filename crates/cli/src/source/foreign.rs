@@ -104,7 +104,7 @@ impl Program {
         loop {
             let ended = self.child.try_wait()?.is_some();
             match NbdDisk::open(&address) {
-                Ok(disk) => return Ok((disk, self)),
+                Ok(disk) => return Ok((disk.with_sectors_by_table(), self)),
                 Err(error) if !ended && error.kind() == base::ErrorKind::Unreachable => {}
                 Err(_) if ended => return Err(self.words(name)),
                 Err(error) => return Err(error.into()),

@@ -5,6 +5,7 @@ mod connection;
 mod uri;
 
 use std::fmt;
+use std::ops::Range;
 
 use base::{Error, ErrorKind, Result};
 use disk::{Geometry, ReadAt, WriteAt};
@@ -21,14 +22,19 @@ const CONNECTIONS_MAX: usize = 4;
 const STATUS_BYTES: u64 = 1 << 30;
 /// Zeros and discards are asked for in ranges of this size.
 const RANGE_BYTES: u64 = 1 << 30;
+/// What is written as zeros at once where a server has no request for them; longer than any block.
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 /// A disk that an NBD server exports.
 pub struct NbdDisk {
     address: ExportAddress,
     name: String,
     terms: Terms,
+    sector_bytes: u32,
     pool: Mutex<Pool>,
     freed: Condvar,
+    /// Held while a block that is written in part is read and written.
+    merging: Mutex<()>,
     /// The last answer about block status: from where, then lengths and whether they are zeros.
     known: Mutex<(u64, Vec<(u32, bool)>)>,
 }
@@ -51,11 +57,14 @@ impl fmt::Debug for NbdDisk {
 impl NbdDisk {
     /// Connects to the server and opens the export. `Unreachable`; `NotFound` if the server has no such export;
     /// `Refused`; `Malformed` if it does not speak NBD; `Unsupported` if its size is no multiple of 512 bytes.
+    ///
+    /// The server's smallest block is a limit for requests, which are rounded to it here. It tells nothing about
+    /// sectors (proto.md, "Block size constraints"), which have 512 bytes unless more is known of the disk.
     pub fn open(address: &ExportAddress) -> Result<Self> {
         let first = Connection::open(address)?;
         let (terms, name) = (first.terms, address.to_string());
         if !terms.size_bytes.is_multiple_of(u64::from(terms.unit_bytes.max(512))) {
-            let text = format!("`{name}` has {} bytes, no multiple of its sectors", terms.size_bytes);
+            let text = format!("`{name}` has {} bytes, no multiple of its blocks", terms.size_bytes);
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         // More connections see the same data only if the server says so.
@@ -65,10 +74,25 @@ impl NbdDisk {
             address: address.clone(),
             name,
             terms,
+            sector_bytes: 512,
             pool,
             freed: Condvar::new(),
+            merging: Mutex::default(),
             known: Mutex::default(),
         })
+    }
+
+    /// The disk with sectors of another size than 512 bytes: as a target, of those that its new content has.
+    #[must_use]
+    pub fn with_sectors(self, sector_bytes: u32) -> Self {
+        Self { sector_bytes, ..self }
+    }
+
+    /// The disk with the sectors that its partition table says, as of a disk in a file.
+    #[must_use]
+    pub fn with_sectors_by_table(self) -> Self {
+        let sector_bytes = disk::sector_bytes_by_table(&self);
+        self.with_sectors(sector_bytes)
     }
 
     /// Whether the server allows no writes.
@@ -145,6 +169,27 @@ impl NbdDisk {
         Ok(())
     }
 
+    /// The whole blocks of the server in a range of bytes; empty, and inside the range, if it holds none.
+    fn blocks(&self, offset: u64, len: u64) -> Range<u64> {
+        let (unit, end) = (u64::from(self.terms.unit_bytes), offset.saturating_add(len));
+        let start = offset.next_multiple_of(unit).min(end);
+        start..(end / unit * unit).max(start)
+    }
+
+    /// Writes less than a block of the server, which keeps what else is in it.
+    fn merge(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let unit = self.terms.unit_bytes as usize;
+        let skip = usize::try_from(offset % unit as u64).expect("less than a unit");
+        let (mut block, start) = (vec![0; unit], offset - skip as u64);
+        let _alone = self.merging.lock();
+        self.read_exact_at(&mut block, start)?;
+        block[skip..][..bytes.len()].copy_from_slice(bytes);
+        self.with(|connection| connection.write(start, &block))
+    }
+
     /// The bytes from `offset` on that are known to be zeros.
     fn zeros_at(&self, offset: u64) -> Result<u64> {
         let run = |known: &(u64, Vec<(u32, bool)>)| {
@@ -174,11 +219,10 @@ impl NbdDisk {
 
 impl ReadAt for NbdDisk {
     fn geometry(&self) -> Geometry {
-        let sector = self.terms.unit_bytes.max(512);
         Geometry {
             size_bytes: self.terms.size_bytes,
-            logical_sector_bytes: sector,
-            physical_sector_bytes: sector,
+            logical_sector_bytes: self.sector_bytes,
+            physical_sector_bytes: self.sector_bytes.max(self.terms.unit_bytes),
         }
     }
 
@@ -224,25 +268,32 @@ impl ReadAt for NbdDisk {
 
 impl WriteAt for NbdDisk {
     fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        let mut at = offset;
-        for part in buf.chunks(self.payload_bytes()) {
+        let blocks = self.blocks(offset, buf.len() as u64);
+        let split = |at: u64| usize::try_from(at - offset).expect("inside the buffer");
+        let (head, tail) = (split(blocks.start), split(blocks.end));
+        self.merge(&buf[..head], offset)?;
+        let mut at = blocks.start;
+        for part in buf[head..tail].chunks(self.payload_bytes()) {
             self.with(|connection| connection.write(at, part))?;
             at += part.len() as u64;
         }
-        Ok(())
+        self.merge(&buf[tail..], blocks.end)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        let (blocks, end) = (self.blocks(offset, len), offset.saturating_add(len));
+        let zeros =
+            |bytes: u64| &ZEROS[..usize::try_from(bytes).map_or(ZEROS.len(), |len| len.min(ZEROS.len()))];
+        self.merge(zeros(blocks.start - offset), offset)?;
+        self.merge(zeros(end - blocks.end), blocks.end)?;
         if self.terms.can(flag::SEND_WRITE_ZEROES) {
-            return self.ranges(offset, len, Connection::zero);
+            return self.ranges(blocks.start, blocks.end - blocks.start, Connection::zero);
         }
-        let zeros = vec![0; self.payload_bytes().min(1 << 20)];
-        let end = offset.saturating_add(len);
-        let mut at = offset;
-        while at < end {
-            let part = usize::try_from((end - at).min(zeros.len() as u64)).expect("at most its length");
-            self.write_all_at(&zeros[..part], at)?;
-            at += part as u64;
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let part = zeros(blocks.end - at);
+            self.write_all_at(part, at)?;
+            at += part.len() as u64;
         }
         Ok(())
     }
@@ -252,7 +303,8 @@ impl WriteAt for NbdDisk {
             let text = format!("`{}` has no way to discard", self.name);
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        self.ranges(offset, len, Connection::trim)
+        let blocks = self.blocks(offset, len);
+        self.ranges(blocks.start, blocks.end - blocks.start, Connection::trim)
     }
 
     fn sync(&self) -> Result<()> {
