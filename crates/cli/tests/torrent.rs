@@ -43,14 +43,22 @@ fn clients_are_here() -> bool {
 
 /// Debian's Python has Debian's libtorrent.
 const PYTHON: &str = "/usr/bin/python3";
-/// How libtorrent takes part: ends when it has everything.
+/// How libtorrent takes part: ends when it has everything, and has asked the tracker how many have.
 const PEER: &str = "
 import sys, time, libtorrent as lt
 session = lt.session({'listen_interfaces': sys.argv[3] + ':6881', 'enable_dht': False, 'enable_lsd': False,
-    'enable_upnp': False, 'enable_natpmp': False})
+    'enable_upnp': False, 'enable_natpmp': False, 'alert_mask': lt.alert.category_t.tracker_notification})
 handle = session.add_torrent({'ti': lt.torrent_info(sys.argv[1]), 'save_path': sys.argv[2]})
 while not handle.status().is_seeding:
     time.sleep(0.05)
+handle.scrape_tracker()
+while True:
+    session.wait_for_alert(1000)
+    for alert in session.pop_alerts():
+        if isinstance(alert, lt.scrape_reply_alert):
+            sys.exit(0 if alert.complete > 1 else f'{alert.complete} have everything')
+        if isinstance(alert, lt.scrape_failed_alert):
+            sys.exit(alert.message())
 ";
 
 /// A lab with a repository that host 0 serves.

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use store::{Form, FormKind, Reference, Repository};
 use tokio::runtime::Handle;
 use torrent::kept::{Kept, Of};
-use torrent::tracker::{Announce, Tracker};
+use torrent::tracker::{self, Announce, Tracker};
 use torrent::{Content, Found, InfoHash, Kind, Metainfo, Node, NodeOptions, hash, piece_bytes_for};
 
 use crate::swarms::Places;
@@ -121,10 +121,27 @@ impl Torrents {
             return Err(Error::new(ErrorKind::NotFound, "this server has no such torrent"));
         }
         let origin = SocketAddr::new(here.to_canonical(), self.address().port());
-        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let now = Instant::ZERO + Duration::from_nanos(elapsed);
         let from = (address, self.places.of(address));
-        Ok(self.tracker.lock().announce(&announce, from, origin, now).encode())
+        Ok(self.tracker.lock().announce(&announce, from, origin, self.now()).encode())
+    }
+
+    /// Answers a request for the counts of torrents: of those that are this server's. Blocks as [`Self::announce`].
+    ///
+    /// # Errors
+    /// `Invalid` for something else; `Io`.
+    pub(crate) fn scrape(&self, query: &str) -> Result<Vec<u8>> {
+        let mut known = Vec::new();
+        for name in tracker::scraped(query)? {
+            if self.knows(&name)? {
+                known.push(name);
+            }
+        }
+        Ok(self.tracker.lock().scrape(&known, self.now()))
+    }
+
+    fn now(&self) -> Instant {
+        let elapsed = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Instant::ZERO + Duration::from_nanos(elapsed)
     }
 
     fn knows(&self, name: &InfoHash) -> Result<bool> {

@@ -1,4 +1,4 @@
-//! Who takes part in a torrent. Sources: BEP 3 ("trackers"), BEP 23 (compact lists), BEP 7 (IPv6).
+//! Who takes part in a torrent. Sources: BEP 3 ("trackers"), BEP 23 (compact lists), BEP 7 (IPv6), BEP 48 (scrape).
 //!
 //! An answer names near peers first: those at the same place, then those of the same network. Most of the peers that a
 //! client connects to are then near. Some others are always among them, so that islands stay connected.
@@ -28,6 +28,9 @@ const NAMED_MAX: usize = 200;
 /// Of so many named peers one is not near, if there are such.
 const FAR_EACH: usize = 4;
 
+/// Most torrents that one request may ask the counts of.
+const SCRAPED_MAX: usize = 64;
+
 /// Whether two addresses are in the same network: the same /24, or with IPv6 the same /64.
 #[must_use]
 pub(crate) fn is_same_network(one: IpAddr, other: IpAddr) -> bool {
@@ -49,6 +52,8 @@ pub struct Announce {
     pub left: u64,
     /// Whether it leaves.
     pub stops: bool,
+    /// Whether it has just got all of it.
+    pub completes: bool,
     /// How many peers it wants to be told.
     pub wanted: usize,
     /// Whether it takes the short form of lists; else names are told, too.
@@ -68,23 +73,40 @@ impl Announce {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             values.entry(key).or_insert(value);
         }
-        let invalid = |_| Error::new(ErrorKind::Invalid, "an announce names no torrent");
         let number = |key: &str| values.get(key).and_then(|text| text.parse::<u64>().ok());
-        let hash: Vec<u8> =
-            values.get("info_hash").map(|text| percent_decode_str(text).collect()).unwrap_or_default();
         let port = number("port").and_then(|port| u16::try_from(port).ok());
         let wanted = number("numwant").map_or(NAMED, |count| usize::try_from(count).unwrap_or(NAMED_MAX));
         Ok(Self {
-            info_hash: InfoHash(hash.try_into().map_err(invalid)?),
+            info_hash: info_hash(values.get("info_hash").unwrap_or(&""))?,
             // Transmission without a port says -1.
             port: port.unwrap_or(0),
             left: number("left").unwrap_or(u64::MAX),
             stops: values.get("event") == Some(&"stopped"),
+            completes: values.get("event") == Some(&"completed"),
             wanted: wanted.min(NAMED_MAX),
             compact: values.get("compact") != Some(&"0"),
             place: number("place").and_then(|place| u32::try_from(place).ok()).unwrap_or(0),
         })
     }
+}
+
+fn info_hash(text: &str) -> Result<InfoHash> {
+    let hash: Vec<u8> = percent_decode_str(text).collect();
+    let hash = hash.try_into().map_err(|_| Error::new(ErrorKind::Invalid, "it names no torrent"))?;
+    Ok(InfoHash(hash))
+}
+
+/// The torrents whose counts a request asks for, by its query.
+///
+/// # Errors
+/// `Invalid` if it names none, or too many: who may know of a torrent has its name.
+pub fn scraped(query: &str) -> Result<Vec<InfoHash>> {
+    let names = query.split('&').filter_map(|pair| pair.strip_prefix("info_hash="));
+    let names = names.map(info_hash).collect::<Result<Vec<_>>>()?;
+    if (1..=SCRAPED_MAX).contains(&names.len()) {
+        return Ok(names);
+    }
+    Err(Error::new(ErrorKind::Invalid, format!("1 to {SCRAPED_MAX} torrents must be named by info_hash")))
 }
 
 /// A peer, as the tracker knows it.
@@ -99,6 +121,8 @@ struct Peer {
 #[derive(Debug)]
 pub struct Tracker {
     torrents: HashMap<InfoHash, HashMap<SocketAddr, Peer>>,
+    /// How many clients got all of a torrent.
+    completed: HashMap<InfoHash, u64>,
     chance: Chance,
 }
 
@@ -120,7 +144,7 @@ impl Tracker {
     /// A tracker that knows no peers.
     #[must_use]
     pub fn new(chance: Chance) -> Self {
-        Self { torrents: HashMap::new(), chance }
+        Self { torrents: HashMap::new(), completed: HashMap::new(), chance }
     }
 
     /// Takes an announce from a client at `address`, which is at `place` (0 if it is not known), and answers it. The
@@ -133,6 +157,9 @@ impl Tracker {
         now: Instant,
     ) -> Answer {
         let own = SocketAddr::new(address.to_canonical(), announce.port);
+        if announce.completes {
+            *self.completed.entry(announce.info_hash).or_default() += 1;
+        }
         let place = if announce.place == 0 { place } else { announce.place };
         let peers = self.torrents.entry(announce.info_hash).or_default();
         peers.retain(|_, peer| now.since(peer.at) <= SILENCE_MAX);
@@ -157,6 +184,29 @@ impl Tracker {
         }
         Answer { peers: named, seeds: seeds + 1, others, place, compact: announce.compact }
     }
+
+    /// The answer about how many take part in each of `torrents`, which are the caller's own.
+    #[must_use]
+    pub fn scrape(&self, torrents: &[InfoHash], now: Instant) -> Vec<u8> {
+        let mut files = Dictionary::new();
+        for torrent in torrents {
+            let known = self.torrents.get(torrent).into_iter().flat_map(HashMap::values);
+            let (seeds, others): (Vec<&Peer>, _) =
+                known.filter(|peer| now.since(peer.at) <= SILENCE_MAX).partition(|peer| peer.is_seed);
+            let completed = self.completed.get(torrent).copied().unwrap_or(0);
+            let counts = dictionary([
+                ("complete", count(seeds.len() + 1)),
+                ("downloaded", i64::try_from(completed).unwrap_or(i64::MAX).into()),
+                ("incomplete", count(others.len())),
+            ]);
+            files.insert(torrent.0.to_vec(), counts.into());
+        }
+        Value::from(dictionary([("files", files.into())])).encode()
+    }
+}
+
+fn count(count: usize) -> Value {
+    Value::from(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
 fn has_room(peers: &HashMap<SocketAddr, Peer>, address: IpAddr) -> bool {
@@ -195,7 +245,6 @@ impl Answer {
     /// The bytes of the answer.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let count = |count: usize| Value::from(i64::try_from(count).unwrap_or(i64::MAX));
         let interval = i64::try_from(INTERVAL.as_secs()).unwrap_or(i64::MAX);
         let mut answer = dictionary([
             ("complete", count(self.seeds)),
@@ -344,6 +393,26 @@ mod tests {
         told(&mut tracker, &announce(3, 0), "10.0.0.3", 0, 121);
         let named = told(&mut tracker, &announce(5, 0), "10.0.0.5", 0, 122).peers;
         assert_eq!(named, ["10.0.0.4:4".parse().unwrap()]);
+    }
+
+    #[test]
+    fn counts_are_told_of_what_is_named() {
+        let mut tracker = tracker();
+        told(&mut tracker, &announce(1, 5), "10.0.0.1", 0, 0);
+        told(&mut tracker, &announce(2, 5), "10.0.0.2", 0, 60);
+        told(&mut tracker, &Announce { completes: true, ..announce(3, 0) }, "10.0.0.3", 0, 60);
+        let query = format!("info_hash={}&info_hash={}", "%01".repeat(20), "%02".repeat(20));
+        let torrents = scraped(&query).unwrap();
+        let answer = tracker.scrape(&torrents, Instant::ZERO + Duration::from_secs(120));
+        let counts = |seeds, completed, others| {
+            format!("d8:completei{seeds}e10:downloadedi{completed}e10:incompletei{others}ee")
+        };
+        let [one, two] = [1, 2].map(|byte| String::from_utf8(vec![byte; 20]).unwrap());
+        let wanted = format!("d5:filesd20:{one}{}20:{two}{}ee", counts(2, 1, 1), counts(1, 0, 0));
+        assert_eq!(String::from_utf8(answer).unwrap(), wanted);
+        for wrong in ["", "info_hash=abc", &format!("{query}&").repeat(33)] {
+            assert!(scraped(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -72,6 +72,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .nest(net::api::PREFIX, api)
         .route("/", get(status::page))
         .route(torrents::ANNOUNCE, get(torrents::announce))
+        .route(torrents::SCRAPE, get(torrents::scrape))
         .route("/healthz", get(operations::health))
         .route("/readyz", get(operations::ready))
         .route("/metrics", get(operations::metrics))
@@ -91,11 +92,12 @@ pub(crate) fn public_router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// What is answered without TLS on the port of the API: announces, since clients of BitTorrent do not know the
+/// What is answered without TLS on the port of the API: the tracker, since clients of BitTorrent do not know the
 /// certificate. All else is told to speak TLS.
 pub(crate) fn plain_router(app: Arc<App>) -> Router {
     Router::new()
         .route(torrents::ANNOUNCE, get(torrents::announce))
+        .route(torrents::SCRAPE, get(torrents::scrape))
         .fallback(|| async { Failure::new(ProblemKind::Invalid, "this port speaks TLS") })
         .layer(middleware::from_fn_with_state(app.clone(), watch))
         .with_state(app)

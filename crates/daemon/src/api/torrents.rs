@@ -17,9 +17,12 @@ use super::blobs::Asked;
 use super::problem::Failure;
 use crate::authority::Right;
 use crate::listener::{Here, Peer};
+use crate::torrents::Torrents;
 
 /// Where clients announce themselves, which are not clients of this API.
 pub(super) const ANNOUNCE: &str = "/announce";
+/// Where they ask how many take part: by its name they find it beside the former.
+pub(super) const SCRAPE: &str = "/scrape";
 /// The type of metainfo, which is in general use and not registered.
 const METAINFO_TYPE: &str = "application/x-bittorrent";
 
@@ -96,13 +99,29 @@ pub(super) async fn announce(
     Extension(Here(here)): Extension<Here>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Failure> {
+    let query = query.unwrap_or_default();
+    tracked(&app, move |torrents| torrents.announce(&query, peer.ip(), here.ip())).await
+}
+
+/// `GET /scrape`: how many take part in the torrents that it names (BEP 48).
+pub(super) async fn scrape(
+    State(app): State<Arc<App>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Failure> {
+    tracked(&app, move |torrents| torrents.scrape(&query.unwrap_or_default())).await
+}
+
+/// An answer of the tracker.
+async fn tracked(
+    app: &Arc<App>,
+    ask: impl FnOnce(&Torrents) -> base::Result<Vec<u8>> + Send + 'static,
+) -> Result<Response, Failure> {
     let answer = app.blocking(move |app| -> Result<Vec<u8>, Failure> {
         let torrents = app.torrents.as_ref();
         let torrents =
             torrents.ok_or_else(|| Failure::new(ProblemKind::NotFound, "this server has no tracker"))?;
-        let answer = torrents.announce(query.as_deref().unwrap_or_default(), peer.ip(), here.ip());
         // Clients show these words, and do not read problems.
-        Ok(answer.unwrap_or_else(|error| tracker::refusal(&error.to_string())))
+        Ok(ask(torrents).unwrap_or_else(|error| tracker::refusal(&error.to_string())))
     });
     Ok(([(CONTENT_TYPE, "text/plain")], answer.await?).into_response())
 }
