@@ -148,6 +148,11 @@ fn a_plan_and_wrong_usage_start_nothing() {
     assert_eq!(exit, Some(2), "no target");
     let (exit, said) = site.deploy(&["--to", &hosts, "--target", "null:", "--at", "2h"]);
     assert_eq!(exit, Some(2), "it would begin at once: {said:#?}");
+    for more in [&["--no-such-option"][..], &["--serve-for", "slow"], &["more"]] {
+        let (exit, said) = site.deploy(&[&["--to", &hosts, "--target", "null:", "--"], more].concat());
+        assert_eq!(exit, Some(2), "{said:#?}");
+        assert!(said[0].to_string().contains("no options of `diskcast fetch`"), "{said:#?}");
+    }
 }
 
 #[test]

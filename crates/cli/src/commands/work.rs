@@ -4,6 +4,7 @@ mod attach;
 mod child;
 mod copy;
 mod member;
+mod options;
 mod speaker;
 mod token;
 mod volume;
@@ -16,6 +17,7 @@ use net::api::{GO, HostJob, HostWord, MemberJob, WORK_FORMAT};
 
 use self::child::Work;
 pub(crate) use self::member::CALLED_OFF;
+pub(crate) use self::options::check as check_options;
 use self::speaker::Speaker;
 use crate::args::{DisksFolder, Keeping};
 use crate::exit::{Exit, Failure, Result};

@@ -7,6 +7,7 @@ use net::deploy::{Address, Host};
 use super::args::{BySsh, CopyForm};
 use super::inventory::Entry;
 use super::server::Serving;
+use crate::commands::work;
 use crate::exit::{Exit, Failure, Result};
 
 /// Variables of inventories that say how a host is reached.
@@ -37,22 +38,19 @@ pub(super) fn drafts(by: &BySsh, entries: &[Entry], references: &[String]) -> Re
 
 fn draft(by: &BySsh, entry: &Entry, reference: Option<String>, written: Option<&str>) -> Result<Draft> {
     let filled = |text: &str| fill(text, entry).map_err(|what| wrong(entry, &what));
-    Ok(Draft {
-        name: entry.name.clone(),
-        reference,
-        target: target(by, entry)?,
-        put: Put {
-            copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
-            mount: by.mount(),
-            serve_seconds: by.serve_seconds()?,
-            options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
-            before: by.before.as_deref().map(filled).transpose()?,
-            written: written.map(str::to_owned),
-            after: by.after.as_deref().map(filled).transpose()?,
-            ..Put::default()
-        },
-        address: reach(entry)?,
-    })
+    let target = target(by, entry)?;
+    let put = Put {
+        copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
+        mount: by.mount(),
+        serve_seconds: by.serve_seconds()?,
+        options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
+        before: by.before.as_deref().map(filled).transpose()?,
+        written: written.map(str::to_owned),
+        after: by.after.as_deref().map(filled).transpose()?,
+        ..Put::default()
+    };
+    work::check_options(&put, &target)?;
+    Ok(Draft { name: entry.name.clone(), reference, target, put, address: reach(entry)? })
 }
 
 fn wrong(entry: &Entry, what: &str) -> Failure {

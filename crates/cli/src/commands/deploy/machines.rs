@@ -6,6 +6,7 @@ use super::args::CopyForm;
 use super::{Args, following};
 use crate::commands::Context;
 use crate::commands::hosts::{self, Terms};
+use crate::commands::work::check_options;
 use crate::exit::{Exit, Failure, Result};
 
 /// Gives them the job.
@@ -54,5 +55,6 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
         written: by.script()?,
         after: by.after.clone(),
     };
+    check_options(&put, target)?;
     Ok((Work::Put(put), Terms { disk: Some(target.clone()), ..args.terms.clone() }))
 }

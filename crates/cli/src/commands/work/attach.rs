@@ -12,6 +12,7 @@ use net::api::HostJob;
 use net::clock::Stop;
 use serde_json::{Value, json};
 
+use super::options;
 use super::speaker::Speaker;
 use crate::args::DisksFolder;
 use crate::commands::disks::folder_of;
@@ -77,7 +78,7 @@ fn start(job: &HostJob, server: &str, folder: &Path, (token, log): (&Path, &Path
     let log = File::options().append(true).create(true).open(log)?;
     let all = folder.parent().unwrap_or(folder);
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--json", "attach", &job.put.reference, "--name", &job.target, "--from", server]);
+    command.args(options::attach(&job.put, &job.target, server));
     command.arg("--token-file").arg(token).arg("--folder").arg(all).args(&job.put.options);
     // Not one that ssh ends with it.
     command.process_group(0).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

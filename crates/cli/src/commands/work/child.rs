@@ -18,7 +18,7 @@ use tempfile::NamedTempFile;
 
 use super::speaker::Speaker;
 use super::token::JobToken;
-use super::{attach, copy, volume};
+use super::{attach, copy, options, volume};
 use crate::args::{DisksFolder, Keeping};
 use crate::exit::{Exit, Failure, Result};
 use crate::runtime;
@@ -136,16 +136,7 @@ impl Work {
             while self.go.pause(LOCK_PAUSE) {}
         }
         let mut command = Command::new(std::env::current_exe()?);
-        command.args([
-            "--json",
-            "--yes",
-            "fetch",
-            server,
-            &job.put.reference,
-            &job.target,
-            "--token-file",
-            "-",
-        ]);
+        command.args(options::fetch(&job.put, &job.target, server));
         if job.resume && Path::new(&job.target).exists() {
             command.arg("--resume");
         }
