@@ -102,7 +102,8 @@ fn section(page: &mut String, group: &str, entries: &[&Entry]) -> Result<()> {
             .collect();
         let Figure { name, value, unit, workload, sink, .. } = figure;
         let peers = peers.join("<br>");
-        writeln!(page, "| `{name}` | {value:.3} {unit} | {bar} | {holds} | {peers} | {workload}; {sink} |")?;
+        let sink = if sink == "-" { String::new() } else { format!("; {sink}") };
+        writeln!(page, "| `{name}` | {value:.3} {unit} | {bar} | {holds} | {peers} | {workload}{sink} |")?;
     }
     let own = entries.iter().filter(|entry| entry.figure.name != side_by_side::FIGURE);
     let mut shown: Vec<(&Value, Vec<&str>)> = Vec::new();
@@ -140,7 +141,8 @@ fn cell(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Number(number) if number.is_f64() => {
-            format!("{:.2}", number.as_f64().unwrap_or(f64::NAN))
+            let number = number.as_f64().unwrap_or(f64::NAN);
+            if number.abs() < 100.0 { format!("{number:.2}") } else { format!("{number:.0}") }
         }
         Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(" "),
         Value::Null => String::new(),
