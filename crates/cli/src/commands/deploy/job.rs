@@ -28,29 +28,35 @@ pub(super) struct Draft {
 }
 
 /// The jobs of all hosts; `references` has the version of each if they get different ones. A variable that a host lacks
-/// is wrong usage.
+/// is wrong usage, and so are options that `fetch` does not have.
 pub(super) fn drafts(by: &BySsh, entries: &[Entry], references: &[String]) -> Result<Vec<Draft>> {
     let written = by.script()?;
     let references = references.iter().cloned().map(Some).chain(std::iter::repeat(None));
     let hosts = entries.iter().zip(references);
-    hosts.map(|(entry, reference)| draft(by, entry, reference, written.as_deref())).collect()
+    let drafts = hosts.map(|(entry, reference)| draft(by, entry, reference, written.as_deref()));
+    let drafts = drafts.collect::<Result<Vec<_>>>()?;
+    work::check_options(drafts.iter().map(|draft| (&draft.put, draft.target.as_str())))?;
+    Ok(drafts)
 }
 
 fn draft(by: &BySsh, entry: &Entry, reference: Option<String>, written: Option<&str>) -> Result<Draft> {
     let filled = |text: &str| fill(text, entry).map_err(|what| wrong(entry, &what));
-    let target = target(by, entry)?;
-    let put = Put {
-        copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
-        mount: by.mount(),
-        serve_seconds: by.serve_seconds()?,
-        options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
-        before: by.before.as_deref().map(filled).transpose()?,
-        written: written.map(str::to_owned),
-        after: by.after.as_deref().map(filled).transpose()?,
-        ..Put::default()
-    };
-    work::check_options(&put, &target)?;
-    Ok(Draft { name: entry.name.clone(), reference, target, put, address: reach(entry)? })
+    Ok(Draft {
+        name: entry.name.clone(),
+        reference,
+        target: target(by, entry)?,
+        put: Put {
+            copy: if by.attaches() { Some(Copies::Attach) } else { by.copy.map(CopyForm::of_job) },
+            mount: by.mount(),
+            serve_seconds: by.serve_seconds()?,
+            options: by.options.iter().map(|option| filled(option)).collect::<Result<_>>()?,
+            before: by.before.as_deref().map(filled).transpose()?,
+            written: written.map(str::to_owned),
+            after: by.after.as_deref().map(filled).transpose()?,
+            ..Put::default()
+        },
+        address: reach(entry)?,
+    })
 }
 
 fn wrong(entry: &Entry, what: &str) -> Failure {

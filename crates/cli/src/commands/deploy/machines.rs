@@ -55,6 +55,6 @@ fn work(args: &Args) -> Result<(Work, Terms)> {
         written: by.script()?,
         after: by.after.clone(),
     };
-    check_options(&put, target)?;
+    check_options([(&put, target.as_str())])?;
     Ok((Work::Put(put), Terms { disk: Some(target.clone()), ..args.terms.clone() }))
 }

@@ -16,14 +16,24 @@ pub(super) fn attach<'a>(put: &'a Put, name: &'a str, server: &'a str) -> [&'a s
     ["--json", "attach", &put.reference, "--name", name, "--from", server]
 }
 
-/// Refuses options that each host would refuse. Names of variables that are not filled in yet are taken for values.
-pub(crate) fn check(put: &Put, target: &str) -> Result<()> {
+/// Refuses jobs, each with its target, whose hosts would refuse the options. A variable that is not filled in yet may
+/// have any value.
+pub(crate) fn check<'a>(jobs: impl IntoIterator<Item = (&'a Put, &'a str)>) -> Result<()> {
+    let mut jobs = jobs.into_iter().filter(|(put, _)| !put.options.is_empty()).peekable();
+    if jobs.peek().is_none() {
+        return Ok(());
+    }
+    let mut program = command_line();
+    jobs.try_for_each(|(put, target)| check_one(&mut program, put, target))
+}
+
+fn check_one(program: &mut clap::Command, put: &Put, target: &str) -> Result<()> {
     let put = Put { reference: "image".to_owned(), ..put.clone() };
     let attaches = put.copy == Some(Copies::Attach);
     let own: &[&str] =
         if attaches { &attach(&put, target, "server") } else { &fetch(&put, target, "server") };
     let words = ["diskcast"].iter().chain(own).copied().chain(put.options.iter().map(String::as_str));
-    let Err(error) = command_line().try_get_matches_from(words) else { return Ok(()) };
+    let Err(error) = program.try_get_matches_from_mut(words) else { return Ok(()) };
     if error.kind() == clap::error::ErrorKind::ValueValidation
         && put.options.iter().any(|word| word.contains('{'))
     {
