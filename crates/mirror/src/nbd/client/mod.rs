@@ -222,7 +222,7 @@ impl ReadAt for NbdDisk {
         Geometry {
             size_bytes: self.terms.size_bytes,
             logical_sector_bytes: self.sector_bytes,
-            physical_sector_bytes: self.sector_bytes.max(self.terms.unit_bytes),
+            physical_sector_bytes: self.sector_bytes,
         }
     }
 
