@@ -120,3 +120,28 @@ fn dirty_or_contradictory_is_taken_whole() {
         assert!(map.warnings.iter().any(|warning| warning.contains(why)), "{options}: {:?}", map.warnings);
     }
 }
+
+#[test]
+fn what_the_filesystem_lists_as_bad_is_not_read() {
+    if !have(&["mkfs.fat", "fsck.fat"]) {
+        return;
+    }
+    for (options, mib) in [("-F 12 -s 8", 15), ("-F 16 -s 4", 32), ("-F 32 -s 2", 80)] {
+        let bench = Bench::new();
+        let list = bench.path("bad");
+        // Blocks of 1 KiB.
+        fs::write(&list, (8000..8032).map(|block| format!("{block}\n")).collect::<String>()).unwrap();
+        let used = |name: &str, more: &str| {
+            let image = bench.random_file(name, mib << 20, mib);
+            run(&format!("mkfs.fat {options} {more}"), &[&image]);
+            let summary = run("fsck.fat -n", &[&image]);
+            let map = map_of(&image);
+            assert_eq!(map.warnings, [""; 0], "mkfs.fat {options} {more}");
+            run("fsck.fat -n", &[&bench.restore(&image, &map)]);
+            (map.allocated.sectors(), summary)
+        };
+        let (good, bad) = (used("good", ""), used("listed", &format!("-l {}", list.display())));
+        assert_eq!(good.0, bad.0, "mkfs.fat {options}");
+        assert!(bad.1.contains("clusters") && good.1 != bad.1, "it lists none: {}", bad.1);
+    }
+}

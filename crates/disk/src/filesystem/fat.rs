@@ -267,10 +267,11 @@ impl Walk<'_, '_> {
                 let clean = self.boot.width.clean_bits();
                 require(entry & clean == clean, || "it was not unmounted cleanly".to_owned())
             }
-            _ if entry == 0 => Ok(()),
+            // Free, or bad: nothing is there that can be read.
+            _ if entry == 0 || entry == mask - 8 => Ok(()),
             _ => {
-                // The next cluster of a file, a bad cluster, or the end of a file.
-                let valid = (FIRST_CLUSTER..behind).contains(&u64::from(entry)) || entry >= mask - 8;
+                // The next cluster of a file, or the end of a file.
+                let valid = (FIRST_CLUSTER..behind).contains(&u64::from(entry)) || entry >= mask - 7;
                 require(valid, || format!("the entry of cluster {cluster} points nowhere"))?;
                 let start = self.boot.head_sectors() + (cluster - FIRST_CLUSTER) * self.boot.cluster_sectors;
                 let scale = self.boot.sector_bytes / SECTOR_BYTES;
