@@ -1,5 +1,6 @@
 //! `diskcast status`: what became of the machines that fetch from a server.
 
+use std::collections::HashMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
@@ -43,6 +44,9 @@ pub(crate) struct Args {
     /// Show it again every two seconds, until Ctrl-C
     #[arg(long)]
     pub watch: bool,
+    /// Show all fetches of each machine, and not just its last one; --json always does
+    #[arg(long)]
+    pub all: bool,
     #[command(flatten)]
     pub access: ServerAccess,
 }
@@ -57,13 +61,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         context.output,
     )?;
     if !args.watch {
-        return show(context, &client.status()?);
+        return show(context, &client.status()?, args.all);
     }
     interrupt::cooperate(move || stop.stop())?;
-    watch(context, &client)
+    watch(context, &client, args.all)
 }
 
-fn watch(context: &Context, client: &Client) -> Result<()> {
+fn watch(context: &Context, client: &Client, all: bool) -> Result<()> {
     let is_screen = std::io::stdout().is_terminal() && !context.output.is_json();
     while !client.options().stop.is_stopped() {
         let status = client.status()?;
@@ -72,22 +76,31 @@ fn watch(context: &Context, client: &Client) -> Result<()> {
             stdout.write_all(CLEAR.as_bytes())?;
             stdout.flush()?;
         }
-        show(context, &status)?;
+        show(context, &status, all)?;
         client.options().stop.pause(INTERVAL);
     }
     Ok(())
 }
 
-fn show(context: &Context, status: &Status) -> Result<()> {
+fn show(context: &Context, status: &Status, all: bool) -> Result<()> {
     let output = context.output;
+    let (shown, folded) = if all || output.is_json() {
+        (status.hosts.iter().collect(), 0)
+    } else {
+        without_earlier(&status.hosts)
+    };
     if status.hosts.is_empty() && status.sessions.is_empty() {
         output.note("no machine has fetched an image that this token is for, since the server started");
     }
     if output.is_json() || !status.hosts.is_empty() {
-        let (records, table) = hosts(&status.hosts);
+        let (records, table) = hosts(&shown);
         output.list(&records, &table)?;
+        if folded > 0 {
+            output
+                .note(&format!("{folded} earlier fetches of these machines are left out; --all shows them"));
+        }
         if !output.is_json() {
-            let reasons = status.hosts.iter().filter_map(|host| Some((host, host.reason.as_ref()?)));
+            let reasons = shown.iter().filter_map(|host| Some((host, host.reason.as_ref()?)));
             for (HostStatus { host, address, .. }, reason) in reasons {
                 output.note(&printable(&format!("{host} ({address}): {reason}")));
             }
@@ -104,7 +117,22 @@ fn show(context: &Context, status: &Status) -> Result<()> {
     Ok(())
 }
 
-fn hosts(hosts: &[HostStatus]) -> (Vec<Value>, Table) {
+/// What each machine does, or did last; and how many ended fetches before it are left out.
+fn without_earlier(hosts: &[HostStatus]) -> (Vec<&HostStatus>, usize) {
+    // What runs comes after all that ended.
+    let age = |host: &HostStatus| host.ended.then_some(host.quiet_seconds);
+    let mut last = HashMap::new();
+    for host in hosts {
+        let least = last.entry((&host.host, host.address)).or_insert_with(|| age(host));
+        *least = (*least).min(age(host));
+    }
+    let is_last = |host: &&HostStatus| !host.ended || last[&(&host.host, host.address)] == age(host);
+    let shown: Vec<_> = hosts.iter().filter(is_last).collect();
+    let folded = hosts.len() - shown.len();
+    (shown, folded)
+}
+
+fn hosts(hosts: &[&HostStatus]) -> (Vec<Value>, Table) {
     let mut table = Table::new(&[
         ("MACHINE", Align::Left),
         ("ADDRESS", Align::Left),
@@ -208,8 +236,22 @@ mod tests {
     }
 
     #[test]
+    fn earlier_fetches_of_a_machine_are_left_out() {
+        let ended = |quiet: u32| HostStatus {
+            quiet_seconds: quiet.into(),
+            ..host(r#""stage": "verified", "ended": true"#)
+        };
+        let running = host(r#""stage": "receiving", "ended": false"#);
+        let other = HostStatus { host: "pc2".to_owned(), ..ended(900) };
+        let all = [ended(700), ended(60), other.clone()];
+        assert_eq!(without_earlier(&all), (vec![&ended(60), &other], 1));
+        let all = [ended(60), running.clone(), other.clone(), running.clone()];
+        assert_eq!(without_earlier(&all), (vec![&running, &other, &running], 1));
+    }
+
+    #[test]
     fn a_machine_that_is_done_does_not_look_like_one_at_work() {
-        let shown = |more: &str| hosts(&[host(more)]).1.render(Some(100));
+        let shown = |more: &str| hosts(&[&host(more)]).1.render(Some(100));
         assert!(shown(r#""stage": "written", "ended": false"#).contains("100 %"));
         assert!(!shown(r#""stage": "written", "ended": true"#).contains('%'));
         assert!(!shown(r#""stage": "verified""#).contains('%'), "of an older server");

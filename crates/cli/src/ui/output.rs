@@ -64,8 +64,9 @@ impl Output {
             record["time"] = now.into();
             // A failure of the log must not stop the work.
             let _ = self.answer(&record, String::new);
-        } else {
-            self.note(&format!("{now} {event}"));
+        } else if !self.quiet {
+            // The end of a session is told in several lines.
+            complain(&printable_lines(&format!("{now} {event}\n")));
         }
     }
 

@@ -36,7 +36,8 @@ pub(super) fn check_terms(args: &Args, by_agents: bool) -> Result<()> {
 }
 
 pub(super) fn confirm(context: &Context, drafts: &[job::Draft]) -> Result<()> {
-    if context.global.yes {
+    // Copies are made where nothing is: a target that exists is refused.
+    if context.global.yes || drafts.iter().all(|draft| draft.put.copy.is_some()) {
         return Ok(());
     }
     let question = format!("{} on {} will be overwritten", job::targets(drafts), count(drafts.len()));
