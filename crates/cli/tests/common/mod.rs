@@ -47,7 +47,7 @@ pub(crate) fn with_lvm(name: &str) -> Option<Bench> {
 
 /// [`with_debian`], of a disk that starts on BIOS and UEFI, with Secure Boot, too.
 pub(crate) fn with_grub(name: &str) -> Option<Bench> {
-    copy_of(debian_disk("grub.img", &["--grub"]), name)
+    copy_of(debian_disk("small-grub.img", &["--grub", "--small"]), name)
 }
 
 #[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
@@ -138,6 +138,7 @@ impl Bench {
             .env("DISKCAST_STATE", self.path("state"))
             .env("DISKCAST_DISKS", self.path("disks"))
             .env("DISKCAST_SEEN", self.path("seen.json"))
+            .env("DISKCAST_SERVE_FOR", "0")
             .env("XDG_CACHE_HOME", self.path("caches"))
             // Whatever this machine has there.
             .env("DISKCAST_CONFIG", "/dev/null")
@@ -221,6 +222,7 @@ impl Bench {
             .env("DISKCAST_STATE", self.path("state"))
             .env("DISKCAST_DISKS", self.path("disks"))
             .env("DISKCAST_SEEN", self.path("seen.json"))
+            .env("DISKCAST_SERVE_FOR", "0")
             .env("DISKCAST_CONFIG", "/dev/null")
             .env("XDG_CACHE_HOME", self.path("caches"))
             .stdin(Stdio::null());
