@@ -42,7 +42,8 @@ fn from_members() -> Vec<Vec<u8>> {
         Packet::Report(Report { port: 7700, uploads: 0, place: 1, objects: OBJECTS, window })
     };
     let scattered = (0..33).map(|at| 3 * at..3 * at + 1).collect();
-    let request = Request { part: part(), avoided: [MemberId(2); AVOIDED_MAX], blamed: 1, direct: false };
+    let request =
+        Request { part: part(), avoided: [MemberId(2); AVOIDED_MAX], blamed: 1, direct: false, scouts: true };
     vec![
         sealed(1, 1, &report(vec![0..50, 60..61])),
         sealed(2, 1, &report(scattered)),

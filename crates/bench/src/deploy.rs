@@ -118,8 +118,11 @@ impl<'a> Site<'a> {
         self.context.diskcast.display().to_string()
     }
 
-    /// Removes what was written.
+    /// Removes what was written, and ends the hosts that still serve others: the next round begins like the first.
     pub(crate) fn clear(&self) -> Result<()> {
+        // It fails if there are none.
+        let fetches = format!(" fetch .*{}/", self.folder.display());
+        let _ = said(Command::new("pkill").args(["-KILL", "-f", &fetches]));
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "out") {

@@ -68,6 +68,11 @@ impl Fetched {
         notes.filter_map(|note| Some(note["message"].as_str()?.to_owned())).collect()
     }
 
+    /// The process that serves others in the background, if one does.
+    pub(crate) fn serves_on(&self) -> Option<u64> {
+        json_line(&self.output, "serving").ok()?["pid"].as_u64()
+    }
+
     /// Payload bytes that did not come by multicast.
     pub(crate) fn unicast_bytes(&self) -> u64 {
         self.report["unicast_bytes"].as_u64().unwrap_or(0)

@@ -3,7 +3,7 @@
 //! not at all, and installs can be resumed. Cleanup that must not be skipped is registered with [`at_last`].
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -16,6 +16,12 @@ static COOPERATIVE: AtomicBool = AtomicBool::new(false);
 static STOP: AtomicBool = AtomicBool::new(false);
 static LEAVES: Mutex<Leaves> = Mutex::new(Leaves::Nothing);
 static LAST: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+/// How many signals came to this process, how many it was told of, and of how many something was done.
+static COME: AtomicU32 = AtomicU32::new(0);
+static TOLD: AtomicU32 = AtomicU32::new(0);
+static DONE: AtomicU32 = AtomicU32::new(0);
+static OUTPUT: OnceLock<Output> = OnceLock::new();
+static PASS_ON: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
 static CHANGE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 /// Hint for a target that got only a part of an image.
@@ -80,24 +86,58 @@ impl Leaves {
 
 /// Starts the thread that handles signals.
 pub(crate) fn watch(output: Output) -> Result<()> {
+    let _ = OUTPUT.set(output);
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     if !is_ignored(SIGHUP, &std::fs::read_to_string("/proc/self/status").unwrap_or_default()) {
         signals.add_signal(SIGHUP)?;
     }
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
-            let first = !STOP.load(Ordering::SeqCst);
-            if !first || !COOPERATIVE.load(Ordering::SeqCst) {
-                output.interruption(&failure());
-                LAST.get().into_iter().for_each(|act| act());
-                std::process::exit(Exit::Interrupted as i32);
+            match &*PASS_ON.lock() {
+                Some(pass_on) => pass_on(),
+                None => answer(COME.fetch_add(1, Ordering::SeqCst) + 1),
             }
-            let _guard = CHANGE.0.lock();
-            STOP.store(true, Ordering::SeqCst);
-            CHANGE.1.notify_all();
         }
     })?;
     Ok(())
+}
+
+/// Does what is to be done after the signal of this number, the first being 1.
+fn answer(number: u32) {
+    if DONE.fetch_max(number, Ordering::SeqCst) >= number {
+        return;
+    }
+    let first = !STOP.load(Ordering::SeqCst);
+    if !first || !COOPERATIVE.load(Ordering::SeqCst) {
+        end_at_once();
+    }
+    let _guard = CHANGE.0.lock();
+    STOP.store(true, Ordering::SeqCst);
+    CHANGE.1.notify_all();
+}
+
+/// Ends the program as after a second signal.
+pub(crate) fn end_at_once() -> ! {
+    if let Some(output) = OUTPUT.get() {
+        output.interruption(&failure());
+    }
+    LAST.get().into_iter().for_each(|act| act());
+    std::process::exit(Exit::Interrupted as i32)
+}
+
+/// From now on this process does nothing about signals but to call `act` for each.
+pub(crate) fn pass_on(act: impl Fn() + Send + 'static) {
+    *PASS_ON.lock() = Some(Box::new(act));
+}
+
+/// This process minds signals itself again.
+pub(crate) fn pass_on_no_more() {
+    *PASS_ON.lock() = None;
+}
+
+/// Another process got a signal for this one. It may have come here, too, as Ctrl-C does; it counts once.
+pub(crate) fn told() {
+    answer(TOLD.fetch_add(1, Ordering::SeqCst) + 1);
 }
 
 /// Whether a process ignores `signal`, according to its `status` file of proc(5). nohup(1) starts programs so.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod agents;
+mod aside;
 mod at_server;
 mod attach;
 mod attach_common;
@@ -22,6 +23,7 @@ mod eavesdrop;
 mod etcd_access;
 mod files;
 mod forms;
+mod half;
 mod instances;
 mod killed;
 mod lab;

@@ -12,7 +12,7 @@ use net::interface::Interface;
 use net::multicast::budget::Budget;
 use net::multicast::bundle::BUNDLE_BLOCKS_ATTACHED;
 use net::multicast::order::{NODES_MAX, order};
-use net::multicast::server::{RATE_FLOOR, SessionConfig, SessionServer};
+use net::multicast::server::{RATE_FLOOR, SessionConfig, SessionServer, block_bytes_for};
 use net::profile::runs_of;
 use net::udp::SendOptions;
 use parking_lot::Mutex;
@@ -33,6 +33,8 @@ use crate::unicast_share::UnicastShare;
 
 /// Maximum number of sessions at the same time.
 const SESSIONS_MAX: usize = 64;
+/// A session's packets are made to fit the MTU of the machine that begins it, down to this one: that of IPv6.
+const MTU_LEAST: u32 = 1280;
 /// Maximum number of ended sessions whose statistics are kept.
 const ENDED_MAX: usize = 64;
 
@@ -171,7 +173,7 @@ impl Sessions {
                 .places
                 .take(peer.ip())
                 .ok_or_else(|| refused("this address has started too many sessions that still run"))?;
-            let session = self.start(key, version, options, interface, place.bytes)?;
+            let session = self.start(key, version, options, interface, (request.mtu, place.bytes))?;
             *running = Some(Running { session, _place: place });
         }
         let session = &running.as_ref().expect("just started").session;
@@ -198,7 +200,7 @@ impl Sessions {
         version: &SignedManifest,
         options: &MulticastOptions,
         interface: Interface,
-        cache_bytes: u64,
+        (mtu, cache_bytes): (u32, u64),
     ) -> Result<SessionServer, Failure> {
         let catalogue = Catalogue::load(&version.manifest, &*self.repository, self.repository.cipher())?;
         let (objects, order) = match key.attached {
@@ -211,6 +213,8 @@ impl Sessions {
             past.started
         };
         let group = group(&version.digest(), self.epoch, number, key.ipv4, options.ttl);
+        // The network between may carry less than this machine's own cable.
+        let mtu = interface.mtu().min(mtu.max(MTU_LEAST));
         let mut send = SendOptions::on(interface);
         send.ttl = options.ttl.into();
         let mut last = None;
@@ -219,6 +223,7 @@ impl Sessions {
             let mut config = SessionConfig::new(&key.reference, self.epoch, group, send.clone());
             config.budget = Arc::clone(&self.budget);
             config.cache_bytes = cache_bytes;
+            config.block_bytes = block_bytes_for(mtu, !key.ipv4);
             config.encrypted = options.encrypted && matches!(self.repository.cipher(), Cipher::None);
             config.order.clone_from(&order);
             if key.attached {

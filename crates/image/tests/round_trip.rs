@@ -9,7 +9,7 @@ use disk::ReadAt;
 use disk::device::MemoryDisk;
 use image::{
     CaptureOptions, Catalogue, Cipher, FreeSpace, InstallOptions, Installer, KnownChunks, Manifest,
-    MemoryObjects, NoProgress, ObjectSink, ObjectSource, Offer, Reuse, capture,
+    MemoryObjects, NoProgress, ObjectSink, ObjectSource, Offer, Recoder, Reuse, capture,
 };
 
 use crate::common::disks::{Fault, FaultyDisk, Sample, SparseDisk, map, sample};
@@ -414,4 +414,63 @@ fn short_runs_of_zeros_are_made_and_checked_one_by_one() {
         assert_eq!(error.kind(), ErrorKind::Verification);
         assert!(error.to_string().ends_with(&format!(" {}", lost * 512)), "{error}");
     }
+}
+
+#[test]
+fn a_disk_gives_back_the_objects_that_it_was_written_from() {
+    for (seed, cipher) in (0..20).zip([Cipher::None, key()].iter().cycle()) {
+        let mut chance = Chance::from_seed(seed);
+        let sectors = 8 * (1 + chance.below(1500));
+        let sample = sample(&mut chance, sectors, 8);
+        let objects = MemoryObjects::new();
+        let manifest = captured_with(&sample, &objects, cipher.clone());
+        let catalogue = Arc::new(Catalogue::load(&manifest, &objects, cipher).unwrap());
+        // What is free on it says nothing.
+        let mut bytes = noise(&mut chance, sample.bytes.len());
+        for run in sample.map.allocated.runs() {
+            bytes[range(*run)].copy_from_slice(&sample.bytes[range(*run)]);
+        }
+        let recoder = Recoder::new(Arc::clone(&catalogue)).unwrap();
+        let disk = MemoryDisk::with_sectors(bytes.clone(), manifest.logical_sector_bytes);
+        assert_eq!(recoder.chunks(), catalogue.heads()..catalogue.objects().len() as u64, "seed {seed}");
+        for (id, object) in (0..).zip(catalogue.objects()) {
+            let stored = objects.fetch(object).unwrap();
+            let is_chunk = recoder.chunks().contains(&id);
+            assert_eq!(
+                recoder.object(id, &disk),
+                is_chunk.then(|| stored.clone()),
+                "seed {seed}, object {id}"
+            );
+            assert_eq!(recoder.makes(id, &stored), is_chunk, "seed {seed}, object {id}");
+        }
+        // A chunk that has changed is none.
+        for run in sample.map.allocated.runs() {
+            bytes[range(*run)].iter_mut().for_each(|byte| *byte ^= 1);
+        }
+        let changed = MemoryDisk::with_sectors(bytes, manifest.logical_sector_bytes);
+        assert!(recoder.chunks().all(|id| recoder.object(id, &changed).is_none()), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_another_encoder_made_is_not_made_again() {
+    let mut chance = Chance::from_seed(1);
+    let sample = sample(&mut chance, 4000, 8);
+    let disk = MemoryDisk::with_sectors(sample.bytes.clone(), 512);
+    let objects = MemoryObjects::new();
+    let options = CaptureOptions { level: 19, ..options() };
+    let captured = capture(&disk, &sample.map, &objects, &options, &NoProgress).unwrap();
+    let mut manifest = Manifest::draft("test", &sample.map, &captured, "2026-11-20T14:00:00Z");
+    manifest.number = 1;
+    let catalogue = Arc::new(Catalogue::load(&manifest, &objects, &Cipher::None).unwrap());
+    let recoder = Recoder::new(Arc::clone(&catalogue)).unwrap();
+    let (mut same, mut other) = (0, 0);
+    for id in recoder.chunks() {
+        let stored = objects.fetch(&catalogue.objects()[usize::try_from(id).unwrap()]).unwrap();
+        let made = recoder.object(id, &disk);
+        assert_eq!(made.is_some(), recoder.makes(id, &stored));
+        assert!(made.is_none_or(|made| made == stored), "one object has one name");
+        *(if recoder.makes(id, &stored) { &mut same } else { &mut other }) += 1;
+    }
+    assert!(other > 0, "level 19 makes the same as the default in {same} chunks");
 }

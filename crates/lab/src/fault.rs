@@ -98,6 +98,29 @@ impl Star {
         nft(self.host(index).namespace(), &rules)
     }
 
+    /// A firewall on host 0 drops what arrives at the UDP ports to which receivers of multicast report (7719 to 7818).
+    ///
+    /// # Errors
+    /// `Io` with the output of `nft`.
+    pub fn refuse_reports(&self) -> Result<()> {
+        let rules = "table inet reports { chain input { type filter hook input priority 0; udp dport 7719-7818 drop; }; }\n";
+        nft(self.host(0).namespace(), rules)
+    }
+
+    /// The interface of host `index`, and its port, carry packets of up to `mtu_bytes`, while the rest of the network
+    /// does not.
+    ///
+    /// # Errors
+    /// `Io` with the output of `ip`.
+    pub fn widen_host(&self, index: u32, mtu_bytes: u32) -> Result<()> {
+        // The switch lets super-frames pass, whatever is inside.
+        self.tree.switch_off_segmentation()?;
+        let (port, mtu) = (&self.link(index).port, mtu_bytes.to_string());
+        run("ip", &["-n", &port.namespace, "link", "set", &port.device, "mtu", &mtu])?;
+        run("ip", &["-n", self.host(index).namespace(), "link", "set", "eth0", "mtu", &mtu])?;
+        run("ip", &["-n", &port.namespace, "link", "set", "br0", "mtu", "1500"]).map(drop)
+    }
+
     /// Adds a host in a network of its own behind host `index`, which becomes a router. With `nat` the router changes
     /// the addresses of what leaves that network; else the other hosts have a route to it. The router forwards no
     /// multicast.

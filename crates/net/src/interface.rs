@@ -4,7 +4,7 @@
 //! system prefers. So the choice is explicit: by name, by address, or the interface towards the server.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use base::{Error, ErrorKind, Result};
 use nix::ifaddrs::getifaddrs;
@@ -16,6 +16,16 @@ use crate::mac::Mac;
 
 /// MTU in bytes that is assumed if the system does not tell: Ethernet's.
 pub(crate) const MTU_DEFAULT: u32 = 1500;
+
+/// What a server listens on for all addresses of this machine: those of IPv6, too, if it has any and its sockets for
+/// these take IPv4 as well.
+#[must_use]
+pub fn any_address() -> IpAddr {
+    let takes_both =
+        std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "0");
+    let takes_both = takes_both && UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+    if takes_both { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
 
 /// A network interface of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -45,7 +45,7 @@ impl Machine {
 
     fn ask(&self, number: u32, direct: bool) {
         let part = Part { batch: 0, mask: 3 };
-        let request = Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct };
+        let request = Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct, scouts: false };
         self.say(number, &Packet::Request(request));
     }
 }

@@ -64,6 +64,10 @@ fn blocks_until_all_went_out(liars: u32, is_back: bool, machine: impl Fn(u32) ->
             Some(Transmit::Blocks(run)) => {
                 sent += u64::from(run.count);
                 assert!(sent < 10 * OBJECTS * u64::from(BLOCKS), "it never ends");
+                if run.first.block == 0 {
+                    // It reports although it lacks nothing else, as receivers do.
+                    report(&mut server, now, 0, Lacking::default());
+                }
                 let object = run.first.object;
                 if object == OBJECTS - 1
                     && !run.first.repair

@@ -39,7 +39,7 @@ fn golden_packets_are_written_and_read() {
     packet("report-bitmap", &report((0..16).map(|at| 32 + 4 * at..33 + 4 * at).collect()));
     packet("leave", &Packet::Leave);
     let avoided = [MemberId(5), MemberId(6), MemberId(0), MemberId(0)];
-    packet("request", &Packet::Request(Request { part, avoided, blamed: 2, direct: true }));
+    packet("request", &Packet::Request(Request { part, avoided, blamed: 2, direct: true, scouts: false }));
     let offer = |offered| Packet::Offer(Offer { part, offered });
     let address = Some(Ipv4Addr::new(10, 1, 2, 3).into());
     packet("offer-member", &offer(Offered::Member { member: MemberId(7), address, port: 7700 }));

@@ -31,7 +31,8 @@ fn silence_is_noticed_when_it_has_lasted_long_enough() {
                 break event;
             }
         };
-        assert_eq!((noticed, now), (ReceiverEvent::Silent { since: begin }, begin + SILENT_AFTER));
+        // Nothing was ever heard, so half of it is enough.
+        assert_eq!((noticed, now), (ReceiverEvent::Silent { since: begin }, begin + SILENT_AFTER / 2));
         assert!(packets < 12, "{packets} packets");
     }
 }

@@ -2,13 +2,14 @@
 
 mod doctor;
 mod faults;
+mod half;
 mod slow;
 mod tcp;
 
 use crate::Group;
 
 pub(crate) const GROUPS: &[&Group] =
-    &[&doctor::GROUP, &faults::GROUP, &tcp::PORT, &tcp::SERVER, &slow::GROUP];
+    &[&doctor::GROUP, &faults::GROUP, &half::GROUP, &tcp::PORT, &tcp::SERVER, &slow::GROUP];
 
 /// Where hosts write the image: `null:` drops the objects after their digests are verified.
 const SINK: &str = "null, verifying";

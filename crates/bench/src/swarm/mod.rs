@@ -6,6 +6,7 @@ mod agents;
 mod boots;
 mod compared;
 mod cost;
+mod defaults;
 mod delays;
 mod faults;
 mod latency;
@@ -33,6 +34,7 @@ pub(crate) const GROUPS: &[&Group] = &[
     &starts::TOGETHER,
     &starts::SEQUENCE,
     &starts::LATE,
+    &defaults::GROUP,
     &faults::GROUP,
     &cost::GROUP,
     &uplinks::BY_SERVER,

@@ -54,7 +54,8 @@ fn seal(member: u64, packet: &Packet) -> Vec<u8> {
 
 fn request() -> Vec<u8> {
     let part = Part { batch: 3, mask: u32::MAX };
-    let request = Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct: false };
+    let request =
+        Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct: false, scouts: false };
     seal(99, &Packet::Request(request))
 }
 

@@ -1,24 +1,26 @@
 //! `diskcast fetch`: fetches a version from a server and writes it to a disk or a file.
 
-use std::path::PathBuf;
+mod aside;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::units::{show_bytes, show_duration};
-use disk::WriteAt;
+use disk::{ReadAt, WriteAt};
 use image::{Catalogue, Installer, Manifest, SignedManifest};
 use net::client::Client;
 use net::clock::Stop;
-use net::fetch::{FetchOptions, FetchReport, HostReporter};
+use net::fetch::{FetchOptions, FetchReport, HostReporter, OnTarget};
 use net::interface;
-use net::peer::PeerOptions;
+use net::peer::{Node, PeerOptions};
 use serde_json::json;
 
 use super::Context;
 use super::by_torrent;
 use super::install::{after_install, check_targets, explain, left_in, open_targets, report_record, sentence};
-use super::serving::serve;
-use crate::args::parse::{parse_buffer, parse_lifetime, parse_rate, parse_size};
+use super::serving::{serve, while_there};
+use crate::args::parse::{parse_buffer, parse_rate, parse_size, parse_window};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::progress::{Meter, show_rate};
@@ -81,9 +83,13 @@ pub(crate) struct Args {
     /// Get nothing from other machines, and serve them nothing
     #[arg(long)]
     pub no_peers: bool,
-    /// Go on serving other machines for this time after the end, for example 10m; Ctrl-C ends it sooner
-    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, conflicts_with = "no_peers")]
+    /// Go on serving other machines for this time after the end, for example 10m; Ctrl-C ends it sooner. 0 ends with
+    /// the fetch [default: in the background, as long as the fetch took, from 30 s to 10 min]
+    #[arg(long, value_name = "TIME", value_parser = parse_window, env = "DISKCAST_SERVE_FOR")]
     pub serve_for: Option<Duration>,
+    /// After the end serve others from memory alone: something starts from the target at once
+    #[arg(long, conflicts_with = "torrent")]
+    pub memory_only: bool,
     /// Serve a copy of the target, so that a machine may start from it at once: a snapshot of a logical volume, or the
     /// blocks of a file on XFS or btrfs
     #[arg(
@@ -96,7 +102,11 @@ pub(crate) struct Args {
     /// Send at most so much to other machines, for example 200M (bits per second) [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = parse_rate, conflicts_with = "no_peers")]
     pub upload_limit: Option<u64>,
-    /// Keep so much for other machines in a file, beyond a quarter of the free memory
+    /// Memory for what other machines get [default: a quarter of what is free, at most 1G]; the rest they get from the
+    /// target
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["torrent", "no_peers"])]
+    pub spool_memory: Option<u64>,
+    /// Keep so much for other machines in a file, beyond that memory
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     pub spool: u64,
     /// Folder of that file, which has no name there
@@ -112,6 +122,12 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// Whether the machine may go on serving in the background, if nobody says for how long.
+    fn may_serve_aside(&self) -> bool {
+        let serves = self.serve_for.is_none() && !self.no_peers && self.transport == Transport::Auto;
+        serves && self.torrent.is_none() && !target::is_null(&self.target)
+    }
+
     /// Takes the arguments for what they are: without SERVER there are two, and the server is that of `--repo`.
     pub(crate) fn settle(&mut self, server: Option<&str>) -> Result<()> {
         if let Some(target) = self.third.take() {
@@ -130,6 +146,19 @@ impl Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
+    let starter = aside::Starter::of_this_process().transpose()?;
+    if starter.is_none()
+        && !context.global.dry_run
+        && args.may_serve_aside()
+        && let Some(done) = aside::run()
+    {
+        return done;
+    }
+    run_here(context, args, starter)
+}
+
+/// Does it in this process, for `starter` if there is one.
+fn run_here(context: &Context, args: &Args, starter: Option<aside::Starter>) -> Result<()> {
     let targets = target::resolve_all(&args.target, &args.writing, context.output)?;
     let reference = repository::reference(&args.name)?;
     if args.target.as_os_str() == target::STDOUT {
@@ -152,18 +181,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let version = version::find(context, &*client, client.url(), &reference)?;
     let manifest = &version.manifest;
     if context.global.dry_run {
-        check_form(args)?;
-        check_targets(&targets, manifest, (&*client, client.cipher()), &args.writing)?;
-        let catalogue = Catalogue::load(manifest, &*client, client.cipher())?;
-        for target in &targets {
-            target::show_old(target, manifest, &catalogue, &args.writing, context.output)?;
-        }
-        let record = json!({
-            "type": "plan", "image": manifest.image, "number": manifest.number,
-            "target": targets[0].display().to_string(), "targets": target::texts(&targets),
-            "into": args.writing.into, "encoded_bytes": manifest.statistics.encoded_bytes,
-        });
-        return context.output.result(&record, || target::plan(&targets, manifest, &args.writing));
+        return plan(context, args, &targets, (manifest, &client));
     }
     let name = args.receiver.clone().unwrap_or_else(repository::host_name);
     let reference = format!("{}@{}", manifest.image, manifest.number);
@@ -178,12 +196,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             }
         };
         let place = args.place.as_deref().map_or(0, daemon::place_number);
-        let (serve_for, serve_copy) = (args.serve_for, args.serve_copy);
+        let serve_for = args.serve_for.filter(|time| !time.is_zero());
+        let serve_copy = args.serve_copy;
         let way = by_torrent::Way { port, place, serve_for, serve_copy, stop };
         let writes = by_torrent::Writes { targets: &targets, writing: &args.writing, effort: &args.effort };
         return by_torrent::fetch(context, (&client, &version), writes, (disks, reporter), &way);
     }
-    let done = match open_all(context, args, &targets, (manifest, &client), &stop) {
+    let (done, on_target) = match open_all(context, args, &targets, (manifest, &client), &stop) {
         Ok(disks) => fetch(context, args, &client, &version, (disks, name, reporter), stop.clone())?,
         Err(refused) => {
             reporter.refused(&refused.message);
@@ -193,24 +212,63 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let record = record(&targets, manifest, &done);
     context.output.result(&record, || text(args, &targets, &done))?;
     after_install(&targets, manifest, &args.writing, context.output)?;
-    match (&args.serve_for, &done.node) {
-        (Some(time), Some(node)) => serve(context, (&client, &stop), *time, &|| node.traffic().sent_bytes),
-        _ => Ok(()),
+    let Some(node) = &done.node else { return Ok(()) };
+    if let Some(on_target) = on_target {
+        serve_from(&on_target, args, &targets[0], node)?;
     }
+    match (args.serve_for, starter) {
+        (Some(time), _) if time.is_zero() => Ok(()),
+        (Some(time), _) => serve(context, (&client, &stop), time, &|| node.traffic().sent_bytes),
+        // Nobody would get through to it.
+        (None, Some(_)) if node.is_narrow() => Ok(()),
+        (None, Some(starter)) => {
+            let time = aside::serving_time(done.received);
+            starter.leave(context, time)?;
+            while_there(&client, time, &stop);
+            Ok(())
+        }
+        (None, None) => Ok(()),
+    }
+}
+
+/// Says what would be written.
+fn plan(
+    context: &Context,
+    args: &Args,
+    targets: &[PathBuf],
+    (manifest, client): (&Manifest, &Client),
+) -> Result<()> {
+    check_form(args)?;
+    check_targets(targets, manifest, (client, client.cipher()), &args.writing)?;
+    let catalogue = Catalogue::load(manifest, client, client.cipher())?;
+    for target in targets {
+        target::show_old(target, manifest, &catalogue, &args.writing, context.output)?;
+    }
+    let record = json!({
+        "type": "plan", "image": manifest.image, "number": manifest.number,
+        "target": targets[0].display().to_string(), "targets": target::texts(targets),
+        "into": args.writing.into, "encoded_bytes": manifest.statistics.encoded_bytes,
+    });
+    context.output.result(&record, || target::plan(targets, manifest, &args.writing))
 }
 
 /// How this machine takes part in serving others.
 fn peers(args: &Args) -> Option<PeerOptions> {
     let mut options = PeerOptions::of_this_machine();
     options.spool.file_bytes = args.spool;
+    options.spool.memory_bytes = args.spool_memory.unwrap_or(options.spool.memory_bytes);
     options.spool.folder.clone_from(&args.spool_folder);
     options.place = args.place.as_deref().map_or(0, daemon::place_number);
     options.upload_bytes_per_second = args.upload_limit.map(|bits| bits / 8);
     (!args.no_peers).then_some(options)
 }
 
-/// Refuses what the target can't have, and what is not written as it arrives.
+/// Refuses what the target can't have, what is not written as it arrives, and what contradicts itself.
 fn check_form(args: &Args) -> Result<()> {
+    let by_option = std::env::var_os("DISKCAST_SERVE_FOR").is_none();
+    if args.no_peers && by_option && args.serve_for.is_some_and(|time| !time.is_zero()) {
+        return Err(Failure::new(Exit::Usage, "with --no-peers nobody is served: leave out --serve-for"));
+    }
     if args.writing.compress {
         let text = "--compress takes a disk from a repository, not through a server";
         return Err(Failure::new(Exit::Usage, text).hint("`qemu-img convert -c` compresses it afterwards"));
@@ -244,11 +302,12 @@ fn fetch(
     version: &SignedManifest,
     (disks, name, reporter): (Vec<Arc<dyn WriteAt>>, String, HostReporter),
     stop: Stop,
-) -> Result<FetchReport> {
+) -> Result<(FetchReport, Option<Arc<OnTarget>>)> {
     let meter = Meter::new(context.output, context.global.quiet).of_network(reporter.arrived());
     let meter = Arc::new(meter);
     let mut install = target::options(&args.target, &args.writing, &args.effort);
     install.decode = !target::is_null(&args.target);
+    let on_target = serves_target(args, &disks);
     let watcher = meter.clone();
     let progress = reporter.watch(meter.clone());
     let (output, writing) = (context.output, args.writing.clone());
@@ -266,6 +325,7 @@ fn fetch(
         interface: args.interface.clone(),
         buffer_bytes: args.buffer,
         peers: peers(args),
+        on_target: on_target.clone(),
         arrived: Arc::clone(reporter.arrived()),
         stop,
         tell: Arc::new(move |words: &str| teller.suspend(|| output.remark(words))),
@@ -274,10 +334,22 @@ fn fetch(
     let done = net::fetch::fetch(client, version, begin, &options);
     meter.finish();
     reporter.end(done.as_ref());
-    done.map_err(|error| {
+    // The disks are closed; it held one of them.
+    match (&on_target, done.as_ref().ok().and_then(|done| done.node.as_ref())) {
+        (Some(target), Some(node)) => target.leave(node),
+        (Some(target), None) => target.close(),
+        (None, _) => {}
+    }
+    done.map(|done| (done, on_target)).map_err(|error| {
         let failure = explain(error, &args.target);
         if failure.exit == Exit::Interrupted { interrupt::failure() } else { failure }
     })
+}
+
+/// The first of the targets, if others may get what memory does not keep from there.
+fn serves_target(args: &Args, disks: &[Arc<dyn WriteAt>]) -> Option<Arc<OnTarget>> {
+    let disk = Arc::clone(disks.first().filter(|_| !target::is_null(&args.target))?);
+    Some(Arc::new(OnTarget::new(disk)))
 }
 
 fn transport(choice: Transport) -> net::fetch::Transport {
@@ -286,6 +358,17 @@ fn transport(choice: Transport) -> net::fetch::Transport {
         Transport::Multicast => net::fetch::Transport::Multicast,
         Transport::Unicast => net::fetch::Transport::Unicast,
     }
+}
+
+/// Lets others have what is on the target, now that it is closed: it is opened for each read.
+fn serve_from(on_target: &OnTarget, args: &Args, target: &Path, node: &Node) -> Result<()> {
+    if args.memory_only || args.writing.into.is_some() || !target::is_plain(target, &args.writing) {
+        return Ok(());
+    }
+    let target = std::path::absolute(target)?;
+    on_target.open_by(move || Ok(Arc::new(disk::open_source(&target)?) as Arc<dyn ReadAt>));
+    on_target.is_whole(node);
+    Ok(())
 }
 
 /// The transports that carried the bytes, as text.

@@ -1,12 +1,12 @@
 //! `diskcast serve`: serves all images of a repository to the network.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use daemon::{DhcpSettings, MulticastOptions, NetbootSettings, Places, PublicImages, ServeOptions, Server};
-use net::interface;
 use net::token::JoinToken;
+use net::{api, interface};
 use serde_json::json;
 
 use super::Context;
@@ -46,9 +46,9 @@ pub(crate) struct Args {
 /// How a repository is served.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serving {
-    /// Address and TCP port of the API
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7717")]
-    pub listen: std::net::SocketAddr,
+    /// Address and TCP port of the API [default: port 7717 at all addresses of this machine]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
     #[command(flatten)]
     pub state: StateFolder,
     /// Network interface for multicast, by name or address [default: that of the client's route, but not loopback]
@@ -155,7 +155,7 @@ pub(crate) fn serve(
     let server = daemon::serve(ServeOptions {
         repository,
         state,
-        listen: args.listen,
+        listen: args.address(),
         tls: !args.no_tls,
         multicast,
         token_lifetime: args.token_expires,
@@ -165,7 +165,7 @@ pub(crate) fn serve(
         agents,
         strict,
         public: PublicImages { images: args.public.clone(), http: args.public_http },
-        torrent: args.torrent.map(|port| SocketAddr::new(args.listen.ip(), port)),
+        torrent: args.torrent.map(|port| SocketAddr::new(args.torrent_address(), port)),
         log: Arc::new(move |event| output.event(event)),
     })?;
     interrupt::hold();
@@ -259,10 +259,21 @@ fn torrent_hint(server: &Server, url: &str) -> String {
     )
 }
 
+impl Serving {
+    fn address(&self) -> SocketAddr {
+        self.listen.unwrap_or_else(|| SocketAddr::new(interface::any_address(), api::PORT_DEFAULT))
+    }
+
+    /// Clients of BitTorrent are told addresses of IPv4.
+    fn torrent_address(&self) -> IpAddr {
+        self.listen.map_or(Ipv4Addr::UNSPECIFIED.into(), |listen| listen.ip())
+    }
+}
+
 /// Whether multicast can reach a machine.
 fn reaches_a_network(args: &Serving) -> bool {
     let by_route =
-        || !args.listen.ip().is_loopback() && interface::preferred().is_ok_and(|one| !one.loopback);
+        || !args.address().ip().is_loopback() && interface::preferred().is_ok_and(|one| !one.loopback);
     !args.no_multicast && (args.interface.is_some() || by_route())
 }
 

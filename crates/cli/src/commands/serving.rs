@@ -42,7 +42,7 @@ pub(super) fn served(context: &Context, bytes: u64) -> Result<()> {
 }
 
 /// Waits for `time`, until it is called off, or until the server is gone, without which nobody finds this machine.
-fn while_there(client: &Client, time: Duration, stop: &Stop) {
+pub(super) fn while_there(client: &Client, time: Duration, stop: &Stop) {
     let options = client.options().clone();
     let client = client.with_options(ClientOptions {
         first_patience: AWAY,

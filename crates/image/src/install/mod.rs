@@ -114,6 +114,12 @@ impl Installer {
         self.needing(id).next().is_some()
     }
 
+    /// Whether object `id` is a chunk that is on the first target, and not just on its way there.
+    #[must_use]
+    pub fn has_written(&self, id: u64) -> bool {
+        self.lanes.first().is_some_and(|lane| lane.is_well() && lane.shared.is_there(id))
+    }
+
     /// The targets that still need object `id`.
     fn needing(&self, id: u64) -> impl Iterator<Item = &Lane> {
         self.lanes.iter().filter(move |lane| lane.is_well() && lane.shared.is_needed(id))

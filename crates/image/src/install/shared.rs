@@ -87,10 +87,18 @@ impl Shared {
         self.index(id).is_some_and(|index| self.is(index, State::Needed))
     }
 
+    /// Whether object `id` is a chunk that is on the target.
+    pub(super) fn is_there(&self, id: u64) -> bool {
+        self.index(id).is_some_and(|index| self.is_done(index))
+    }
+
+    fn is_done(&self, index: usize) -> bool {
+        self.is(index, State::Done) || self.is(index, State::Kept)
+    }
+
     /// The number of chunk objects that are not on the target yet.
     pub(super) fn unfinished(&self) -> usize {
-        let is_there = |index| self.is(index, State::Done) || self.is(index, State::Kept);
-        (0..self.states.len()).filter(|&index| !is_there(index)).count()
+        (0..self.states.len()).filter(|&index| !self.is_done(index)).count()
     }
 
     /// Whether object `id` was on the target before the install.

@@ -140,7 +140,7 @@ impl Member {
             return;
         }
         for (id, bytes) in self.numbers.learn(object, bytes) {
-            self.node.spool().put(id, &bytes);
+            let _ = self.node.spool().put(id, &bytes);
             if self.waiting.lock().contains_key(&id)
                 && let Some(verified) = self.numbers.object(id).and_then(|object| object.verified(bytes).ok())
             {
@@ -253,7 +253,7 @@ impl Taker for Member {
         let Some(object) = self.numbers.object(id) else { return Ok(true) };
         let Ok(verified) = object.verified(bytes) else { return Ok(false) };
         for (id, bytes) in self.numbers.learn(&object, verified.bytes()) {
-            self.node.spool().put(id, &bytes);
+            let _ = self.node.spool().put(id, &bytes);
         }
         self.answer(id, &verified);
         Ok(true)

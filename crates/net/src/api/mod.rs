@@ -51,7 +51,7 @@ pub const VERSION_HEADER: &str = "diskcast-version";
 /// Header that assigns a request to an upload: 32 random hexadecimal digits.
 pub const UPLOAD_HEADER: &str = "diskcast-upload";
 /// Default TCP port of a server.
-pub(crate) const PORT_DEFAULT: u16 = 7717;
+pub const PORT_DEFAULT: u16 = 7717;
 
 #[cfg(test)]
 mod tests {

@@ -46,6 +46,7 @@ pub use blobs::{Changes, ReadContent};
 pub use credential::{Again, Credential};
 use failure::{Failure, read_at_most};
 pub use options::ClientOptions;
+pub(crate) use relay::SEGMENT_BYTES;
 use watch::OutageNotice;
 use ways::{Ways, addresses_of};
 
@@ -385,6 +386,12 @@ impl Client {
             self.options.stop.pause(Duration::from_micros(half + extra));
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// It was found that the network loses full-size packets to or from this machine: further requests travel in small
+    /// ones. An attempt that is under way ends as before.
+    pub fn narrow(&self) {
+        self.ways.narrow(&self.options);
     }
 
     fn patience(&self) -> Duration {

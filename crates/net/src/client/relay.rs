@@ -24,7 +24,7 @@ pub(super) const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How often an idle connection asks whether its other side is still there.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
 /// What IPv6 packets of 1280 bytes carry, which every network must pass (RFC 8200, section 5).
-const SEGMENT_BYTES: u32 = 1220;
+pub(crate) const SEGMENT_BYTES: u32 = 1220;
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Finds the addresses of the server, for each connection anew.

@@ -157,6 +157,19 @@ impl Ways {
         true
     }
 
+    /// It was found otherwise that full-size packets are lost: requests travel in small segments, if these pass.
+    pub(super) fn narrow(&self, options: &ClientOptions) {
+        let _only_one = self.judging.lock();
+        if matches!(&*self.way.lock(), Way::Small(_)) {
+            return;
+        }
+        self.tests.fetch_add(1, Ordering::Relaxed);
+        let small = self.small(options).map(Arc::new).ok();
+        if let Some(small) = small.filter(|small| self.test(&small.http, options)) {
+            *self.way.lock() = Way::Small(small);
+        }
+    }
+
     /// Whether the server's machine accepts connections at all, which takes small packets only.
     fn is_there(&self) -> bool {
         let addresses = addresses_of(&self.server).unwrap_or_default();

@@ -8,6 +8,7 @@ use image::{Catalogue, CatalogueBuilder, Installer, ObjectRef, ObjectSource, Off
 use parking_lot::Mutex;
 
 use super::counted::Arrived;
+use super::on_target::{OnTarget, keep};
 use crate::clock::Stop;
 use crate::peer::{Node, Pulled, Taker, Want};
 
@@ -23,6 +24,7 @@ pub(super) struct Peers<'a> {
     pub(super) alone: bool,
     pub(super) limit: Option<Duration>,
     pub(super) arrived: &'a Arrived,
+    pub(super) on_target: Option<&'a OnTarget>,
 }
 
 impl Peers<'_> {
@@ -40,7 +42,8 @@ impl Peers<'_> {
 
     /// Gets the chunks that the install lacks.
     pub(super) fn chunks(&self, catalogue: &Catalogue, installer: &Installer) -> Result<Pulled> {
-        self.pull(installer.missing(), &ChunkTaker { node: self.node, catalogue, installer })
+        let Self { node, on_target, .. } = *self;
+        self.pull(installer.missing(), &ChunkTaker { node, catalogue, installer, on_target })
     }
 
     fn pull(&self, objects: Vec<std::ops::Range<u64>>, taker: &dyn Taker) -> Result<Pulled> {
@@ -81,6 +84,7 @@ struct ChunkTaker<'a> {
     node: &'a Node,
     catalogue: &'a Catalogue,
     installer: &'a Installer,
+    on_target: Option<&'a OnTarget>,
 }
 
 impl Taker for ChunkTaker<'_> {
@@ -90,7 +94,7 @@ impl Taker for ChunkTaker<'_> {
 
     fn take(&self, id: u64, bytes: Bytes) -> Result<bool> {
         match self.installer.offer(id, bytes.clone())? {
-            Offer::Taken => self.node.spool().put(id, &bytes),
+            Offer::Taken => keep(self.node, (self.on_target, self.installer), id, &bytes),
             Offer::Known | Offer::Full => {}
             Offer::Wrong(_) => return Ok(false),
         }

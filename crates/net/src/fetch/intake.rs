@@ -18,6 +18,7 @@ use proto::peer::SeekerCounters;
 use super::by_peers::Peers;
 use super::by_unicast::{fetch_all, pull_chunks, runs};
 use super::counted::Arrived;
+use super::on_target::{OnTarget, keep};
 use super::sharing::Sharing;
 use super::unicast_fallback::UnicastFallback;
 use crate::api::SessionGrant;
@@ -62,6 +63,8 @@ pub(super) struct Intake {
     sharing: Sharing,
     /// This machine among those that serve each other, if it is.
     node: Option<Arc<Node>>,
+    /// What they get from its target.
+    on_target: Option<Arc<OnTarget>>,
     /// Objects that the session is not asked for, because other machines have them.
     elsewhere: RunSet,
     /// What pulls from other machines counted.
@@ -120,6 +123,7 @@ impl Intake {
             block_bytes: 0,
             sharing: Sharing::default(),
             node: None,
+            on_target: None,
             elsewhere: RunSet::new(),
             peer_counters: SeekerCounters::default(),
             nodes: Vec::new(),
@@ -128,9 +132,9 @@ impl Intake {
         Ok(intake)
     }
 
-    /// Gets objects from other machines, too, and keeps what arrives for them.
-    pub(super) fn serve_with(&mut self, node: Arc<Node>) {
-        self.node = Some(node);
+    /// Gets objects from other machines, too, and keeps what arrives for them, if only on the target.
+    pub(super) fn serve_with(&mut self, node: Arc<Node>, on_target: Option<Arc<OnTarget>>) {
+        (self.node, self.on_target) = (Some(node), on_target);
     }
 
     /// What pulls from other machines counted.
@@ -192,7 +196,9 @@ impl Intake {
             Some(node) => {
                 let (server, at_once, arrived) = (self.source.as_ref(), most, self.arrived.as_ref());
                 let object_bytes = self.object_bytes_mean;
-                let peers = Peers { node, server, at_once, object_bytes, stop, alone, limit, arrived };
+                let on_target = self.on_target.as_deref();
+                let peers =
+                    Peers { node, server, at_once, object_bytes, stop, alone, limit, arrived, on_target };
                 let pulled = peers.chunks(catalogue, installer);
                 pulled.map(|pulled| self.peer_counters.add(&pulled.counters))
             }
@@ -215,8 +221,9 @@ impl Intake {
             if let Some(node) = &self.node {
                 let (server, at_once, arrived) = (self.source.as_ref(), most, self.arrived.as_ref());
                 let object_bytes = self.object_bytes_mean;
+                let (alone, limit, on_target) = (false, None, None);
                 let peers =
-                    Peers { node, server, at_once, object_bytes, stop, alone: false, limit: None, arrived };
+                    Peers { node, server, at_once, object_bytes, stop, alone, limit, arrived, on_target };
                 peers.nodes(builder, &mut self.nodes).map_err(|error| error.within(context()))?;
             } else {
                 let needed: Vec<(u64, ObjectRef)> =
@@ -286,14 +293,17 @@ impl Intake {
         if let Some(node) = &self.node {
             for (id, bytes) in self.nodes.drain(..) {
                 if builder.object(id).is_some_and(|object| object.verify(&bytes).is_ok()) {
-                    node.spool().put(id, &bytes);
+                    let _ = node.spool().put(id, &bytes);
                 }
             }
         }
         let begin = self.begin.take().expect("an install is begun once");
-        let waker = Arc::clone(&self.waker);
+        let (waker, on_target) = (Arc::clone(&self.waker), self.on_target.clone());
         let beginning = std::thread::spawn(move || {
             let begun = builder.finish().map(Arc::new).and_then(|catalogue| {
+                if let Some(target) = on_target {
+                    target.learn(&catalogue);
+                }
                 let installer = begin(Arc::clone(&catalogue))?;
                 Ok((catalogue, installer))
             });
@@ -313,6 +323,9 @@ impl Intake {
         let context = || format!("begin to install `{}`", self.name);
         let begun = beginning.join().map_err(|_| Error::new(ErrorKind::Io, context()))?;
         let (catalogue, installer) = begun.map_err(|error| error.within(context()))?;
+        if let (Some(node), Some(target)) = (&self.node, &self.on_target) {
+            target.begin(&installer.missing().into_iter().collect(), node);
+        }
         self.stage = Stage::Chunks(catalogue, installer);
         Ok(())
     }
@@ -366,7 +379,9 @@ impl Intake {
             Stage::Chunks(_, installer) => match installer.try_offer(id, bytes.clone()) {
                 Ok(Offer::Taken) => {
                     let keeps = self.sharing.took(id);
-                    self.node.iter().filter(|_| keeps).for_each(|node| node.spool().put(id, bytes));
+                    if let Some(node) = self.node.as_deref().filter(|_| keeps) {
+                        keep(node, (self.on_target.as_deref(), installer), id, bytes);
+                    }
                     Ok(Accept::Taken)
                 }
                 Ok(Offer::Known) => Ok(Accept::Taken),

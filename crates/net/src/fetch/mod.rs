@@ -10,6 +10,7 @@ mod by_peers;
 mod by_unicast;
 mod counted;
 mod intake;
+mod on_target;
 mod options;
 mod reporter;
 mod sharing;
@@ -23,19 +24,20 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result, chain};
 use image::{Manifest, ObjectSource, SignedManifest};
 use parking_lot::Mutex;
-use proto::multicast::ReceiverCounters;
+use proto::multicast::{Half, ReceiverCounters};
 
 use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest};
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::interface::{self, Interface};
-use crate::multicast::SCATTERED_BYTES_MAX;
 use crate::multicast::receiver::{End, Reach, ReceiveOptions, Received, receive};
+use crate::multicast::{SCATTERED_BYTES_MAX, packet_bytes};
 use crate::peer::{self, Node};
 use counted::Counted;
 pub use counted::{Arrived, Counting};
 pub use intake::Begin;
 use intake::Intake;
+pub use on_target::OnTarget;
 pub use options::{FetchOptions, FetchReport, Transport};
 pub use reporter::HostReporter;
 
@@ -239,7 +241,7 @@ impl Fetch<'_> {
     fn by_peers_first(&mut self) -> Result<Option<Option<String>>> {
         let Some(node) = self.join_swarm() else { return Ok(None) };
         let (stop, grant) = (&self.options.stop, node.grant());
-        self.intake.serve_with(Arc::clone(&node));
+        self.intake.serve_with(Arc::clone(&node), self.options.on_target.clone());
         if grant.held.first().is_some_and(|&(first, _)| first == 0) {
             self.intake.prepare(stop)?;
         }
@@ -422,6 +424,22 @@ impl Fetch<'_> {
             }
             End::TooSlow => {
                 let reason = "the link to this machine carries less than the session sends".to_owned();
+                return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after * UNHEARD_FACTOR)));
+            }
+            End::Half(Half::NoBlocks) => {
+                let bytes = packet_bytes(grant);
+                let reason = format!(
+                    "of multicast only short packets arrive here: those of {bytes} bytes do not fit through the network"
+                );
+                // Nor will those of TCP.
+                self.client.narrow();
+                self.node.iter().for_each(|node| node.narrow());
+                return Ok(Next::Unicast(Setback::for_good(reason)));
+            }
+            End::Half(Half::NoReports) => {
+                let port = grant.report.port();
+                let reason =
+                    format!("multicast arrives, but the server hears nothing at its UDP port {port}");
                 return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after * UNHEARD_FACTOR)));
             }
             End::NewEpoch => "the server was restarted".to_owned(),

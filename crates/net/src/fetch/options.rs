@@ -9,6 +9,7 @@ use proto::multicast::ReceiverCounters;
 use proto::peer::SeekerCounters;
 
 use super::counted::Arrived;
+use super::on_target::OnTarget;
 use crate::clock::Stop;
 use crate::peer::{Node, PeerOptions};
 
@@ -47,6 +48,8 @@ pub struct FetchOptions {
     /// How other machines get objects from this one, and it from them; `None` if they do not. Only with
     /// [`Transport::Auto`].
     pub peers: Option<PeerOptions>,
+    /// What other machines get from the target. `None`: they get what memory keeps for them.
+    pub on_target: Option<Arc<OnTarget>>,
     /// Counts what arrives.
     pub arrived: Arc<Arrived>,
     /// Ends the fetch. Usually the same [`Stop`] as the client's.
@@ -69,6 +72,7 @@ impl FetchOptions {
             stalled_after: Duration::from_secs(10),
             retry_after: Duration::from_secs(5),
             peers: None,
+            on_target: None,
             arrived: Arc::default(),
             stop: Stop::new(),
             tell: Arc::new(|_| {}),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::Result;
 use base::limits;
 use bytes::Bytes;
-use proto::multicast::ReceiverCounters;
+use proto::multicast::{Half, ReceiverCounters};
 
 use super::authentic::Forged;
 use super::outage::Reach;
@@ -147,6 +147,8 @@ pub enum End {
     Stalled,
     /// The link to this receiver carries less than the session sends.
     TooSlow,
+    /// Only a part of multicast works here.
+    Half(Half),
     /// The server was restarted: request a new grant.
     NewEpoch,
     /// The server ended the session.

@@ -397,7 +397,8 @@ impl Driver<'_> {
                 ReceiverEvent::Stalled { .. } => {}
                 ReceiverEvent::Resumed => (self.end, self.outage) = (None, None),
                 ReceiverEvent::TooSlow if self.options.leaves_if_slow => self.end = Some(End::TooSlow),
-                ReceiverEvent::TooSlow => {}
+                ReceiverEvent::Half(half) if self.options.leaves_if_slow => self.end = Some(End::Half(half)),
+                ReceiverEvent::TooSlow | ReceiverEvent::Half(_) => {}
                 ReceiverEvent::NewEpoch { .. } => self.end = Some(End::NewEpoch),
                 ReceiverEvent::Ended => self.end = Some(End::Ended),
             }

@@ -12,7 +12,8 @@ use base::{Error, ErrorKind, Result};
 use crossbeam_channel::{bounded, unbounded};
 use image::{ObjectRef, ObjectSource};
 use parking_lot::Mutex;
-use proto::multicast::{Gathering, SIGNATURE_BYTES, Server, ServerConfig, Shape, TAG_BYTES, block_bytes_for};
+pub use proto::multicast::block_bytes_for;
+use proto::multicast::{Gathering, SIGNATURE_BYTES, Server, ServerConfig, Shape, TAG_BYTES};
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::KeyPair;
 

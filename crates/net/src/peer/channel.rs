@@ -9,6 +9,7 @@ use proto::peer::{RECORD_BYTES, Record, SwarmId};
 use snow::{Builder, StatelessTransportState};
 use socket2::{Domain, Socket, Type};
 
+use crate::client::SEGMENT_BYTES;
 use crate::pace::Pace;
 use crate::tcp;
 
@@ -49,8 +50,16 @@ pub(super) struct Receiver {
 }
 
 /// Connects to a member and proves to know the key of the swarm.
-pub(super) fn connect(address: SocketAddr, swarm: SwarmId, key: &[u8; 32]) -> io::Result<(Sender, Receiver)> {
+pub(super) fn connect(
+    address: SocketAddr,
+    swarm: SwarmId,
+    key: &[u8; 32],
+    is_narrow: bool,
+) -> io::Result<(Sender, Receiver)> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if is_narrow {
+        socket.set_tcp_mss(SEGMENT_BYTES)?;
+    }
     // Before the handshake of TCP, which announces the size of the window.
     socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
     socket.connect_timeout(&address.into(), HANDSHAKE_TIME_MAX)?;

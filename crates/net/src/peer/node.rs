@@ -84,6 +84,8 @@ struct Shared {
     grant: SwarmGrant,
     served: Arc<Served>,
     serves: bool,
+    /// The network loses full-size packets to or from this machine.
+    is_narrow: AtomicBool,
     place: u32,
     socket: UdpSocket,
     server: SocketAddr,
@@ -119,6 +121,7 @@ impl Node {
                 waker: Waker::new().map_err(context)?,
             }),
             serves: options.serves,
+            is_narrow: AtomicBool::new(false),
             place: if options.place == 0 { grant.place } else { options.place },
             socket,
             server: SocketAddr::new(server, grant.port),
@@ -170,7 +173,21 @@ impl Node {
     pub fn announce(&self, object: u64) {
         let number = ANNOUNCED | self.shared.announced.fetch_add(1, Ordering::Relaxed);
         let part = batch_of(object);
-        self.ask(number, Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct: true });
+        self.ask(
+            number,
+            Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct: true, scouts: false },
+        );
+    }
+
+    /// The network loses full-size packets to or from this machine: it takes small ones, and serves nobody.
+    pub fn narrow(&self) {
+        self.shared.is_narrow.store(true, Ordering::Release);
+    }
+
+    /// Whether that was found.
+    #[must_use]
+    pub fn is_narrow(&self) -> bool {
+        self.shared.is_narrow.load(Ordering::Acquire)
     }
 
     /// Sends a request to the redirector.
@@ -223,6 +240,10 @@ impl Shared {
         SwarmId(self.grant.swarm.0)
     }
 
+    fn serves(&self) -> bool {
+        self.serves && !self.is_narrow.load(Ordering::Acquire)
+    }
+
     fn own_key(&self) -> Key {
         self.grant.member_key.into()
     }
@@ -273,7 +294,7 @@ impl Shared {
             at = window.objects.end;
             let number = self.report_number.fetch_add(1, Ordering::Relaxed);
             let report = Report {
-                port: if self.serves { self.port } else { 0 },
+                port: if self.serves() { self.port } else { 0 },
                 uploads: u8::try_from(self.served.uploads.count()).unwrap_or(u8::MAX),
                 place: self.place,
                 objects: self.grant.objects,
@@ -298,7 +319,7 @@ impl Shared {
             Ok(Packet::Offer(offer)) => {
                 let _ = self.replies.try_send((head.number, from.ip().to_canonical(), offer));
             }
-            Ok(Packet::Request(request)) if self.serves => {
+            Ok(Packet::Request(request)) if self.serves() => {
                 let part = request.part;
                 let has = Part { mask: part.mask & self.served.spool.mask(part.batch), ..part };
                 let member = MemberId(self.grant.member.0);

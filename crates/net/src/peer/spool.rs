@@ -120,9 +120,9 @@ impl Spool {
         Self { limits, state, shelf: OnceLock::new(), changes: AtomicU64::new(0) }
     }
 
-    /// Keeps a verified object, if there is room.
-    pub fn put(&self, object: u64, bytes: &[u8]) {
-        let Ok(index) = usize::try_from(object) else { return };
+    /// Keeps a verified object, if there is room. Returns whether it is held now.
+    pub fn put(&self, object: u64, bytes: &[u8]) -> bool {
+        let Ok(index) = usize::try_from(object) else { return false };
         while let Some((store, number, file, offset)) = self.reserve(index, bytes.len()) {
             let written = file.write_all_at(bytes, offset);
             let state = &mut *self.state.write();
@@ -130,11 +130,12 @@ impl Spool {
                 state.places[index] = Place::Held { store, file: number, offset, len: bytes.len() };
                 state.held.set(object, true);
                 self.changes.fetch_add(1, Ordering::Release);
-                return;
+                return true;
             }
             state.places[index] = Place::Nowhere;
             state.stores[store].failed = true;
         }
+        self.state.read().places.get(index).is_some_and(|place| !matches!(place, Place::Nowhere))
     }
 
     /// Room for an object that is nowhere: the numbers of a store and a file of it, the file and an offset.
@@ -163,6 +164,18 @@ impl Spool {
             state.held.set(object, true);
             self.changes.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Nothing is on the shelf any more.
+    pub fn clear_shelf(&self) {
+        let state = &mut *self.state.write();
+        for (number, place) in state.places.iter_mut().enumerate() {
+            if matches!(place, Place::Shelf) {
+                *place = Place::Nowhere;
+                state.held.set(number as u64, false);
+            }
+        }
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// An object from the shelf; it is held no more if it is gone.
@@ -287,8 +300,8 @@ mod tests {
     fn objects_go_to_memory_then_to_the_file_then_nowhere() {
         let limits = SpoolLimits { memory_bytes: 250, file_bytes: 250, folder: std::env::temp_dir() };
         let spool = Spool::new(8, limits);
-        (0..7).for_each(|number| spool.put(number.into(), &object(number)));
-        spool.put(99, &object(9));
+        assert_eq!((0..7).filter(|&number| spool.put(number.into(), &object(number))).count(), 4);
+        assert!(!spool.put(99, &object(9)) && spool.put(3, &object(3)));
         assert_eq!(spool.held().runs(0..8).collect::<Vec<_>>(), vec![0..4]);
         for number in 0..4u8 {
             assert_eq!(spool.get(number.into()), Some(object(number)));
@@ -311,8 +324,10 @@ mod tests {
             [Some(object(0)), Some(object(1)), None, None]
         );
         assert_eq!((spool.mask(0), spool.changes()), (0b11, 6));
-        spool.put(2, &object(2));
+        assert!(spool.put(2, &object(2)));
         assert_eq!(spool.get(2), Some(object(2)));
+        spool.clear_shelf();
+        assert_eq!((spool.get(1), spool.mask(0)), (None, 0b101));
     }
 
     #[test]
@@ -333,7 +348,7 @@ mod tests {
     fn a_folder_that_takes_no_file_costs_only_the_objects() {
         let limits = SpoolLimits { memory_bytes: 100, file_bytes: 1000, folder: "/proc".into() };
         let spool = Spool::new(8, limits);
-        (0..3).for_each(|number| spool.put(number.into(), &object(number)));
+        (0..3).for_each(|number| _ = spool.put(number.into(), &object(number)));
         assert_eq!(spool.held().count(), 1);
     }
 
@@ -342,7 +357,7 @@ mod tests {
         let limits = SpoolLimits { memory_bytes: 1000, file_bytes: 200, folder: std::env::temp_dir() };
         let spool = Spool::new(8, limits);
         spool.state.write().stores[0].open = |_| File::open("/dev/null");
-        (0..3).for_each(|number| spool.put(number.into(), &object(number)));
+        (0..3).for_each(|number| _ = spool.put(number.into(), &object(number)));
         assert_eq!(spool.mask(0), 0b11);
         assert_eq!([0, 1, 2].map(|number| spool.get(number)), [Some(object(0)), Some(object(1)), None]);
     }

@@ -56,7 +56,7 @@ impl Transfer<'_> {
 
     fn transfer(&self, address: SocketAddr) -> Outcome<()> {
         let (mut sender, mut receiver) =
-            channel::connect(address, self.node.swarm(), self.node.transfer_key())?;
+            channel::connect(address, self.node.swarm(), self.node.transfer_key(), self.node.is_narrow())?;
         *self.pulse.stream.lock() = Some(sender.stream()?);
         // What was asked for and did not come, by batch.
         let mut expected: HashMap<u32, u32> = HashMap::new();

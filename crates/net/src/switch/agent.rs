@@ -297,7 +297,7 @@ mod tests {
         let mut avoided = [MemberId(0); AVOIDED_MAX];
         avoided[0] = MemberId(u64::from(blamed) * 9);
         let part = Part { batch: 1, mask: 1 };
-        of(id, &Packet::Request(Request { part, avoided, blamed, direct }))
+        of(id, &Packet::Request(Request { part, avoided, blamed, direct, scouts: false }))
     }
 
     /// Where a request of member `id` at port `ingress` goes.

@@ -194,7 +194,7 @@ pub(super) mod tests {
 
     pub(in crate::switch) fn request(direct: bool) -> Vec<u8> {
         let part = Part { batch: 3, mask: 9 };
-        let request = Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct };
+        let request = Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct, scouts: false };
         seal_packet(&Key([1; 16]), SwarmId(7), MemberId(8), 1, &Packet::Request(request))
     }
 

@@ -29,7 +29,8 @@ pub(super) fn packets(
     let mut sent = vec![(None, own, sealed(own, 1, &claim(scenario, index)))];
     let mut number = 1_000_000;
     let mut request = |sent: &mut Vec<Sent>, part, blamed: Option<MemberId>| {
-        let mut request = Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct: false };
+        let mut request =
+            Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct: false, scouts: false };
         if let Some(member) = blamed {
             (request.avoided[0], request.blamed) = (member, 1);
         }

@@ -1,6 +1,6 @@
 //! Where hosts get the image: from a server that is there, or from this program, which serves its repository meanwhile.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use base::Digest;
@@ -10,6 +10,7 @@ use daemon::{MulticastOptions, Places, PublicImages, ServeOptions, Server};
 use image::SignedManifest;
 use net::api::FROM_HERE;
 use net::clock::Stop;
+use net::interface;
 use store::Repository;
 use tempfile::TempDir;
 
@@ -94,7 +95,7 @@ impl Source {
         let server = daemon::serve(ServeOptions {
             repository,
             state: state.clone(),
-            listen: SocketAddr::new(any(), 0),
+            listen: SocketAddr::new(interface::any_address(), 0),
             tls: true,
             multicast: Some(MulticastOptions {
                 interface: None,
@@ -118,12 +119,4 @@ impl Source {
         let url = format!("https://{}:{}", address.unwrap_or(FROM_HERE), server.address().port());
         Ok(Serving { url, token: token.to_string(), _own: Some((server, folder)) })
     }
-}
-
-/// All addresses of this machine: those of IPv6, too, if it has any and its sockets for these take IPv4 as well.
-fn any() -> IpAddr {
-    let takes_both =
-        std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "0");
-    let takes_both = takes_both && UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
-    if takes_both { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }

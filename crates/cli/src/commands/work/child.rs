@@ -151,6 +151,14 @@ impl Work {
             command.args(["--serve-for", &format!("{}s", job.put.serve_seconds)]);
             command.stderr(lock.try_clone()?).process_group(0);
         }
+        match (&serves, job.put.copy) {
+            // What is kept gets another name, and is to be let go of at any time.
+            (Some(_), Some(_)) => _ = command.arg("--memory-only"),
+            // A host gets copy after copy; or another program serves the image.
+            (None, Some(_)) => _ = command.args(["--serve-for", "0"]),
+            (None, None) if job.put.serve_seconds > 0 => _ = command.args(["--serve-for", "0"]),
+            (_, None) => {}
+        }
         command.args(&job.put.options).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = self.start(&mut command)?;
         // It is gone if that fails, and says why.

@@ -215,10 +215,10 @@ fn who_does_not_know_the_key_gets_nothing() {
     let machine = Machine::join(&server, &version, 0);
     machine.fill(0..4);
     let address = (HERE, machine.node.port()).into();
-    assert!(channel::connect(address, machine.node.swarm(), &[0; 32]).is_err());
-    assert!(channel::connect(address, SwarmId(1), machine.node.transfer_key()).is_err());
+    assert!(channel::connect(address, machine.node.swarm(), &[0; 32], false).is_err());
+    assert!(channel::connect(address, SwarmId(1), machine.node.transfer_key(), false).is_err());
     let (mut sender, mut receiver) =
-        channel::connect(address, machine.node.swarm(), machine.node.transfer_key()).unwrap();
+        channel::connect(address, machine.node.swarm(), machine.node.transfer_key(), false).unwrap();
     sender.put(Record::Get(Part { batch: 0, mask: 0b10_0010 }), &[]).unwrap();
     sender.flush().unwrap();
     let Record::Object { object: 1, bytes } = receiver.record().unwrap() else { panic!("object 1") };
@@ -236,7 +236,7 @@ fn a_machine_that_leaves_sends_what_was_asked_for_first() {
     until_held(&server, 128);
     let (swarm, key) = (machine.node.swarm(), *machine.node.transfer_key());
     let (mut sender, mut receiver) =
-        channel::connect((HERE, machine.node.port()).into(), swarm, &key).unwrap();
+        channel::connect((HERE, machine.node.port()).into(), swarm, &key, false).unwrap();
     for batch in 0..4 {
         sender.put(Record::Get(Part { batch, mask: u32::MAX }), &[]).unwrap();
     }
@@ -259,7 +259,7 @@ fn a_changed_byte_of_a_transfer_ends_it() {
     let address = door.local_addr().unwrap();
     let answer =
         std::thread::spawn(move || channel::accept(door.accept().unwrap().0, |_| Some([1; 32])).unwrap());
-    let (mut sender, _receiver) = channel::connect(address, SwarmId(5), &[1; 32]).unwrap();
+    let (mut sender, _receiver) = channel::connect(address, SwarmId(5), &[1; 32], false).unwrap();
     let (_, mut other) = answer.join().unwrap();
     let stream: TcpStream = sender.stream().unwrap();
     std::io::Write::write_all(&mut &stream, &[0, 28, 9]).unwrap();

@@ -3,6 +3,7 @@
 use base::{Chance, Duration, Instant};
 
 use crate::code::Held;
+use crate::multicast::receiver::half::Half;
 use crate::multicast::receiver::slot::Slot;
 use crate::multicast::wire::header::{ReceiverId, Shape};
 
@@ -18,7 +19,8 @@ pub struct ReceiverConfig {
     pub buffer_bytes: u64,
     /// Mean length of an object in bytes, to estimate how many fit until their lengths are known.
     pub object_bytes_mean: u32,
-    /// [`ReceiverEvent::Silent`] is reported after this time without a packet from the server.
+    /// [`ReceiverEvent::Silent`] is reported after this time without a packet from the server, after half of it if none
+    /// ever came.
     pub silent_after: Duration,
     /// [`ReceiverEvent::Stalled`] is reported after this time without a new block while other packets arrive.
     pub stalled_after: Duration,
@@ -67,6 +69,8 @@ pub enum ReceiverEvent {
     /// packets were lost, or for longer all packets waited in a queue that the others do not have. Leave the session,
     /// and fetch the rest by unicast. Reported once per such time.
     TooSlow,
+    /// Only a part of multicast works here. Leave the session, and fetch the rest in other ways. Reported once.
+    Half(Half),
     /// Packets of this session arrive with another epoch: the server was restarted. Request a new grant. Reported
     /// once per epoch.
     NewEpoch {

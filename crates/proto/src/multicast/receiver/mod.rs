@@ -5,6 +5,7 @@
 mod congestion;
 pub(in crate::multicast) mod delay;
 mod event;
+mod half;
 mod reports;
 mod slot;
 mod slots;
@@ -20,6 +21,8 @@ use crate::multicast::bits::ObjectSet;
 use crate::multicast::receiver::congestion::Congestion;
 use crate::multicast::receiver::delay::DelayMeter;
 pub use crate::multicast::receiver::event::{ReceiverConfig, ReceiverEvent};
+pub use crate::multicast::receiver::half::Half;
+use crate::multicast::receiver::half::Halves;
 pub use crate::multicast::receiver::slot::{Disposition, Slot};
 use crate::multicast::receiver::slots::{Slots, View};
 use crate::multicast::receiver::stream::Stream;
@@ -104,6 +107,7 @@ pub struct Receiver {
     receivers: u32,
     delay: DelayMeter,
     congestion: Congestion,
+    halves: Halves,
     /// Whether packets to the typical receiver do not wait in queues, as of the last STATUS.
     calm: bool,
     heard_at: Instant,
@@ -155,6 +159,7 @@ impl Receiver {
             receivers: config.receivers.max(1),
             delay: DelayMeter::default(),
             congestion: Congestion::default(),
+            halves: Halves::default(),
             calm: false,
             heard_at: now,
             progress_at: now,
@@ -347,6 +352,7 @@ impl Receiver {
 
     fn take_block(&mut self, now: Instant, header: &BlockHeader) -> Disposition {
         self.stream.block(now, header);
+        self.halves.block(u32::from(header.block) + 1 < self.config.shape.blocks(header.object_bytes));
         self.delay.packet(now, header.timestamp_us, false);
         let object = header.object;
         if !self.lacking.contains(object) {

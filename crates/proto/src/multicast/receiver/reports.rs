@@ -18,6 +18,7 @@ use crate::multicast::wire::status::Status;
 impl Receiver {
     pub(super) fn take_status(&mut self, now: Instant, status: &Status) {
         self.stream.status(now, status);
+        self.halves.status(now, status);
         self.delay.packet(now, status.timestamp_us, true);
         self.interval = status.report_interval.max(REPORT_INTERVAL_MIN);
         (self.receivers, self.calm) = (status.receivers.max(1), status.calm);
@@ -48,7 +49,7 @@ impl Receiver {
 
     /// Reports to the driver: a silent server, a stall, or a network that loses too much.
     pub(super) fn watch(&mut self, now: Instant) {
-        if !self.silent && now.since(self.heard_at) >= self.config.silent_after {
+        if !self.silent && now.since(self.heard_at) >= self.silent_after() {
             self.silent = true;
             self.events.push_back(ReceiverEvent::Silent { since: self.heard_at });
         }
@@ -57,6 +58,9 @@ impl Receiver {
         if !self.silent && !self.stalled && wants && since >= self.config.stalled_after {
             self.stalled = true;
             self.events.push_back(ReceiverEvent::Stalled { since: self.progress_at });
+        }
+        if wants && let Some(half) = self.halves.look(now, self.stream.lost()) {
+            self.events.push_back(ReceiverEvent::Half(half));
         }
         // A receiver that is alone determines the rate itself, and losses of objects that it does not want do not
         // matter.
@@ -144,6 +148,7 @@ impl Receiver {
         let spread = self.config.chance.below(nanos(self.interval).max(1));
         self.report_at = Some(now + self.interval / 2 + Duration::from_nanos(spread));
         self.counters.queue_us = self.delay.take(now);
+        self.halves.sent(now);
         let report = self.header(now);
         self.send(&Upstream::Need(report, lacking));
     }
@@ -203,6 +208,7 @@ impl Receiver {
             heads.write(usize::from(self.config.shape.block_bytes), &mut lacking);
         }
         let empty = lacking.is_empty();
+        self.halves.sent(now);
         self.send(&if empty { Upstream::Join(report) } else { Upstream::Need(report, lacking) });
         let least = PROBE_MIN.max(PROBE_EACH * self.receivers).min(PROBE_MAX);
         self.probe = (self.probe * 2).clamp(least, PROBE_MAX);
@@ -210,8 +216,13 @@ impl Receiver {
         self.tick_at = now + self.probe + Duration::from_nanos(spread);
         if !self.silent {
             // Probes become seldom, but silence is noticed when it has lasted long enough.
-            self.tick_at = self.tick_at.min(self.heard_at + self.config.silent_after);
+            self.tick_at = self.tick_at.min(self.heard_at + self.silent_after());
         }
+    }
+
+    /// After which time without a packet the driver hears of it: sooner if none ever came.
+    fn silent_after(&self) -> Duration {
+        if self.stream.is_unheard() { self.config.silent_after / 2 } else { self.config.silent_after }
     }
 
     pub(super) fn say_leave(&mut self, now: Instant, left: u8) {

@@ -69,6 +69,10 @@ const HEADS_AHEAD_MAX: usize = 32;
 /// After this many repairs the server sends an object even if more repairs are requested, so that no member can stall
 /// the others with its requests.
 const REPAIRS_IN_ROW_MAX: u32 = 2048;
+/// So many blocks go out while none is reported to have arrived anywhere; then the server sends STATUS only.
+const UNHEARD_BLOCKS: u64 = 4096;
+/// It also does when no report has come for so long, and for `REPORTS_MISSED_MAX` report intervals.
+const UNANSWERED: Duration = Duration::from_secs(1);
 /// The number of BYE packets, and the time between them.
 const BYES: u8 = 3;
 const BYE_SPACING: Duration = Duration::from_millis(20);
@@ -122,6 +126,9 @@ pub struct Server {
     repairs_in_row: u32,
     /// Sequence of the next BLOCK.
     sequence: u64,
+    /// The sequence when a receiver was last known to hear the session, or new; and whether blocks are held back.
+    heard_sequence: u64,
+    muted: bool,
     status_at: Instant,
     status_last: Instant,
     status_idle: Duration,
@@ -168,6 +175,8 @@ impl Server {
             pass: None,
             repairs_in_row: 0,
             sequence: 0,
+            heard_sequence: 0,
+            muted: false,
             status_at: now + STATUS_IDLE_MAX,
             status_last: now,
             status_idle: STATUS_IDLE_MAX,
@@ -228,6 +237,7 @@ impl Server {
     }
 
     fn joined(&mut self, now: Instant, receiver: ReceiverId) {
+        (self.heard_sequence, self.muted) = (self.sequence, false);
         self.events.push_back(ServerEvent::Joined(receiver));
         self.gather.joined(now);
     }
@@ -318,6 +328,9 @@ impl Server {
         if now < self.rate.ready_at() {
             return None;
         }
+        if self.is_muted(now) {
+            return None;
+        }
         if let Some(run) = self.next_run(now) {
             if std::mem::replace(&mut self.idle, false) {
                 self.status_soon(now);
@@ -365,7 +378,7 @@ impl Server {
 
     fn status(&mut self, now: Instant) -> Transmit {
         let busy = self.time_of(self.status_bytes * 1_000_000 / STATUS_SHARE).max(STATUS_BUSY);
-        let gap = if self.idle { self.status_idle } else { busy };
+        let gap = if self.idle || self.muted { self.status_idle } else { busy };
         self.status_idle = (gap * 2).min(STATUS_IDLE_MAX);
         (self.status_at, self.status_last) = (now + gap, now);
         let echo = self.last_report.map(|(receiver, timestamp_us, at)| Echo {
@@ -442,8 +455,23 @@ impl Server {
         }
     }
 
+    /// Whether blocks are held back, since they arrive nowhere, or nobody can say so: what is sent on would only fill the
+    /// network, which others need.
+    fn is_muted(&mut self, now: Instant) -> bool {
+        if self.members.hearing(now) > 0 {
+            self.heard_sequence = self.sequence;
+        }
+        let patience = UNANSWERED.max(self.report_interval * REPORTS_MISSED_MAX);
+        let is_answered = self.last_report.is_none_or(|(.., at)| now.since(at) <= patience);
+        self.muted = self.sequence - self.heard_sequence >= UNHEARD_BLOCKS || !is_answered;
+        self.muted
+    }
+
     /// The earliest time when a run can be sent if the rate permits; `None` if there is none to send.
     fn can_send_from(&self) -> Option<Instant> {
+        if self.muted {
+            return None;
+        }
         let ready =
             |object: Option<u64>| object.is_some_and(|object| self.cache.place(object) != Place::Loading);
         if self.pass.is_some() || ready(self.repairs.front()) {

@@ -288,6 +288,8 @@ impl Swarm {
         match near {
             Some(best) if best.has_room => return (self.assign(now, asker, &best, part.batch), true),
             Some(_) => return wait,
+            // It takes no lease: others may get them from the server before it does.
+            None if request.scouts => return wait,
             None => {}
         }
         let open = self.leases.open(now, place, member, part);

@@ -26,7 +26,13 @@ fn report(place: u32, held: Range<u32>) -> Report {
 }
 
 fn request(batch: u32, mask: u32) -> Request {
-    Request { part: Part { batch, mask }, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct: false }
+    Request {
+        part: Part { batch, mask },
+        avoided: [MemberId(0); AVOIDED_MAX],
+        blamed: 0,
+        direct: false,
+        scouts: false,
+    }
 }
 
 fn tell(redirector: &mut Redirector, ms: u64, member: u64, place: u32, held: Range<u32>) {
@@ -251,4 +257,22 @@ fn who_holds_what_is_not_leased_yet_is_named_although_another_holds_more() {
     (3..=4).for_each(|member| tell(&mut redirector, 0, member, 2, 0..0));
     assert_eq!(ask(&mut redirector, 0, 3, &request(0, 0x1ff)), (0x1ff, Some(1), false));
     assert_eq!(ask(&mut redirector, 0, 4, &request(0, 0x3ff)), (0x200, Some(2), false));
+}
+
+#[test]
+fn who_scouts_gets_only_what_is_near_and_takes_no_lease() {
+    let mut redirector = Redirector::new(RedirectorConfig::default());
+    [(1, 7), (2, 7), (3, 8)]
+        .iter()
+        .for_each(|&(member, place)| tell(&mut redirector, 0, member, place, 0..0));
+    tell(&mut redirector, 0, 3, 8, 0..32);
+    let scouts = |batch| Request { scouts: true, ..request(batch, 0xff) };
+    // Somebody far has it, or nobody.
+    assert_eq!(ask(&mut redirector, 1, 1, &scouts(0)), (0xff, None, true));
+    assert_eq!(ask(&mut redirector, 1, 1, &scouts(1)), (0xff, None, true));
+    // The other one of its place does not wait for it.
+    assert_eq!(ask(&mut redirector, 2, 2, &request(0, 0xff)), (0xff, Some(3), false));
+    assert_eq!(ask(&mut redirector, 2, 2, &request(1, 0xff)), (0xff, None, false));
+    tell(&mut redirector, 3, 2, 7, 32..64);
+    assert_eq!(ask(&mut redirector, 3, 1, &scouts(1)), (0xff, Some(2), false));
 }

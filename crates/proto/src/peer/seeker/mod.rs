@@ -9,6 +9,7 @@ mod known;
 mod next;
 mod patience;
 mod pulls;
+mod scouts;
 #[cfg(test)]
 mod tests;
 mod urgent;
@@ -25,6 +26,7 @@ use known::Known;
 use patience::Patience;
 pub use pulls::Source;
 use pulls::{Pull, Pulls};
+use scouts::Scouts;
 use urgent::Urgent;
 
 /// Most requests without an answer.
@@ -32,6 +34,10 @@ const REQUESTS_MAX: usize = 16;
 /// Most parts that wait until they may be asked for again. With more, all members together would ask for everything all
 /// the time while nobody has it.
 const WAITS_MAX: usize = 32;
+/// While others lack the same, so many requests' objects are left to the server at a time.
+const SERVER_REQUESTS: u32 = 2;
+/// Most requests without an answer that look for what others got meanwhile.
+const SCOUTS_MAX: usize = 4;
 /// Time until a request is repeated; doubled each time.
 const ANSWER_AFTER: Duration = Duration::from_millis(100);
 /// The server is asked for the objects of a request that was sent so often without an answer.
@@ -95,8 +101,24 @@ struct Asked {
     part: Part,
     tries: u32,
     due: Instant,
+    why: Why,
+}
+
+/// Why a request is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// The objects are next.
+    Next,
     /// A member is sending them already, but slowly.
-    doubles: bool,
+    Doubles,
+    /// Others may have them by now, at this share.
+    Scouts(usize),
+}
+
+impl Asked {
+    fn is_scout(&self) -> bool {
+        matches!(self.why, Why::Scouts(_))
+    }
 }
 
 /// The machine.
@@ -121,6 +143,7 @@ pub struct Seeker {
     held: VecDeque<(MemberId, SocketAddr, Part)>,
     known: Known,
     urgent: Urgent,
+    scouts: Scouts,
     actions: VecDeque<Action>,
     /// Requests in a row that were not answered.
     deaf: u32,
@@ -149,6 +172,7 @@ impl Seeker {
             held: VecDeque::new(),
             known: Known::default(),
             urgent: Urgent::default(),
+            scouts: Scouts::default(),
             actions: VecDeque::new(),
             deaf: 0,
             patience: Patience::default(),
@@ -204,19 +228,43 @@ impl Seeker {
         if let Some(number) = self.repeat(now) {
             return Some(number);
         }
-        let room = self.window(now).saturating_sub(self.out.count());
-        let waits = self.delayed.iter().filter(|(_, until)| *until > now).count();
-        if self.asked.len() >= REQUESTS_MAX || room == 0 || waits >= WAITS_MAX {
+        if self.asked.len() >= REQUESTS_MAX {
             return None;
         }
-        let next = self.next_part(now).map(|part| (part, false));
-        let (part, doubles) = next.or_else(|| self.late_part(now).map(|part| (part, true)))?;
+        let (part, why) = self.next_request(now)?;
         self.patience.begin(now);
         self.number = self.number.wrapping_add(1);
         self.counters.requests += 1;
         self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
-        self.asked.push(Asked { number: self.number, part, tries: 1, due: now + ANSWER_AFTER, doubles });
-        Some((self.number, self.request(now, part)))
+        let asked = Asked { number: self.number, part, tries: 1, due: now + ANSWER_AFTER, why };
+        self.asked.push(asked);
+        Some((self.number, self.request(now, &asked)))
+    }
+
+    /// What is asked for next, and why.
+    fn next_request(&mut self, now: Instant) -> Option<(Part, Why)> {
+        let (window, of_server) = (self.window(now), self.pulls.of_server());
+        let mut under_way = self.out.count();
+        let next = self.asked.iter().filter(|asked| asked.why == Why::Next).map(|asked| asked.part.count());
+        let to_server = of_server + next.sum::<u32>();
+        let is_crowded =
+            self.scouts.is_crowded(now) && self.urgent.is_empty() && !self.patience.is_direct(now);
+        let has_enough = to_server >= SERVER_REQUESTS * self.config.request_objects;
+        if is_crowded && has_enough && !self.has_failed() {
+            under_way = under_way.saturating_sub(of_server);
+            let scouts = self.asked.iter().filter(|asked| asked.is_scout()).count();
+            let may = under_way < window && scouts < SCOUTS_MAX;
+            let (part, share) = may.then(|| self.scouted_part(now)).flatten()?;
+            return Some((part, Why::Scouts(share)));
+        }
+        let waits = self.delayed.iter().filter(|(_, until)| *until > now).count();
+        // What members send does not keep the server waiting.
+        let most = if is_crowded && !has_enough { 2 * window } else { window };
+        if waits >= WAITS_MAX || under_way >= most {
+            return None;
+        }
+        let next = self.next_part(now).map(|part| (part, Why::Next));
+        next.or_else(|| self.late_part(now).map(|part| (part, Why::Doubles)))
     }
 
     /// What the driver is to do next.
@@ -244,9 +292,14 @@ impl Seeker {
         match offer.offered {
             _ if self.patience.is_lost(now) => self.ask_server(now, part),
             // Who is slow is better than nobody, or than the server.
-            Offered::Nobody { .. } | Offered::Wait { .. } if asked.doubles => self.give_back(part),
+            Offered::Nobody { .. } | Offered::Wait { .. } if asked.why == Why::Doubles => {
+                self.give_back(part);
+            }
+            // Who does not know this kind of request may answer that nobody has it: the server has enough to send.
+            Offered::Nobody { .. } | Offered::Wait { .. } if self.missed(now, &asked) => self.give_back(part),
             Offered::Nobody { others } => {
                 self.counters.crowded += u64::from(others);
+                self.scouts.hear(now, others);
                 self.ask_server(now, part);
             }
             Offered::Wait { milliseconds } => {
@@ -258,14 +311,25 @@ impl Seeker {
             Offered::Member { member, address, port } => {
                 let address = SocketAddr::new(address.unwrap_or(from), port);
                 match self.known.is_avoided(now, member) {
+                    true if self.missed(now, &asked) => self.give_back(part),
                     true => self.refuse(now, part),
                     false => {
+                        if let Why::Scouts(share) = asked.why {
+                            self.scouts.found(share, self.config.rank);
+                        }
                         self.patience.accepted();
                         self.pull(now, member, address, part);
                     }
                 }
             }
         }
+    }
+
+    /// Notes that a request that scouts found nothing; false if it is another one.
+    fn missed(&mut self, now: Instant, asked: &Asked) -> bool {
+        let Why::Scouts(share) = asked.why else { return false };
+        self.scouts.missed(now, share, asked.part.batch);
+        true
     }
 
     /// An object arrived from `source`; `right` if its digest is. True if it was still wanted.
@@ -309,8 +373,9 @@ impl Seeker {
     pub fn lacks(&mut self, now: Instant, source: Source, part: Part) {
         let lost = self.pulls.lose(source, part);
         self.ask_again(lost);
+        // It did not fail, but it would be named again at once.
         if let Source::Member(member) = source {
-            self.known.avoid(now, member);
+            self.known.avoid_for(now, member, BUSY_FOR);
         }
         self.admit_held(now);
     }
@@ -341,7 +406,7 @@ impl Seeker {
         let stalled = self.pulls.oldest_move().map(|moved| moved + self.stalled_after());
         let delayed = self.delayed.iter().map(|(_, until)| *until);
         let late = (self.missing.count() > 0 && !self.pulls.is_empty()).then(|| now + LATE_AFTER / 4);
-        let rest = self.known.idle_at().into_iter().chain(self.urgent.due());
+        let rest = self.known.idle_at().into_iter().chain(self.urgent.due()).chain(self.scouts.due(now));
         asked.chain(stalled).chain(delayed).chain(late).chain(rest).min()
     }
 
@@ -357,15 +422,18 @@ impl Seeker {
         let idle = known.idle(now, |member| pulls.has(Source::Member(member)));
         actions.extend(idle.into_iter().map(Action::Drop));
         let tries_max = if self.deaf > 2 { 1 } else { TRIES_MAX };
-        while let Some(index) =
-            self.asked.iter().position(|asked| asked.due <= now && asked.tries >= tries_max)
-        {
+        let is_over = |asked: &Asked| asked.due <= now && (asked.tries >= tries_max || asked.is_scout());
+        while let Some(index) = self.asked.iter().position(is_over) {
             let asked = self.asked.swap_remove(index);
+            if self.missed(now, &asked) {
+                self.give_back(asked.part);
+                continue;
+            }
             self.counters.unanswered += 1;
             self.deaf += 1;
-            match asked.doubles {
-                true => self.give_back(asked.part),
-                false => self.ask_server(now, asked.part),
+            match asked.why {
+                Why::Doubles | Why::Scouts(_) => self.give_back(asked.part),
+                Why::Next => self.ask_server(now, asked.part),
             }
         }
         for object in self.urgent.overdue(now, |within, object| self.pulls.is_coming(now, within, object)) {
@@ -396,17 +464,19 @@ impl Seeker {
     }
 
     fn repeat(&mut self, now: Instant) -> Option<(u32, Request)> {
-        let asked = self.asked.iter_mut().find(|asked| asked.due <= now && asked.tries < TRIES_MAX)?;
+        let is_due = |asked: &&mut Asked| asked.due <= now && asked.tries < TRIES_MAX && !asked.is_scout();
+        let asked = self.asked.iter_mut().find(is_due)?;
         asked.due = now + ANSWER_AFTER * (1 << asked.tries);
         asked.tries += 1;
-        let Asked { number, part, .. } = *asked;
+        let asked = *asked;
         self.counters.repeated += 1;
-        Some((number, self.request(now, part)))
+        Some((asked.number, self.request(now, &asked)))
     }
 
-    fn request(&self, now: Instant, part: Part) -> Request {
+    fn request(&self, now: Instant, asked: &Asked) -> Request {
         let (avoided, blamed) = self.known.avoided(now);
-        Request { part, avoided, blamed, direct: self.patience.is_direct(now) }
+        let (direct, scouts) = (self.patience.is_direct(now), asked.is_scout());
+        Request { part: asked.part, avoided, blamed, direct, scouts }
     }
 
     fn pull(&mut self, now: Instant, member: MemberId, address: SocketAddr, part: Part) {

@@ -8,26 +8,49 @@ use crate::peer::availability::lowest;
 impl Seeker {
     /// The next objects that are missing and not under way.
     pub(super) fn next_part(&mut self, now: Instant) -> Option<Part> {
-        let failed = std::mem::take(&mut self.failed);
-        let open = |(batch, mask)| (batch, mask & self.missing.mask(batch) & !self.out.mask(batch));
-        self.failed = failed.into_iter().map(open).filter(|(_, mask)| *mask != 0).collect();
+        self.has_failed();
         for (&batch, &mask) in &self.failed {
             let mask = mask & !self.delayed(now, batch);
             if mask != 0 {
                 return Some(Part { batch, mask: lowest(mask, self.config.request_objects) });
             }
         }
-        let batches = self.missing.batches();
-        let cursor = self.cursor.unwrap_or_else(|| self.share());
-        for step in 0..batches {
-            let batch = (cursor + step) % batches;
-            let mask = self.missing.mask(batch) & !self.out.mask(batch) & !self.delayed(now, batch);
-            if mask != 0 {
-                self.cursor = Some(batch);
-                return Some(Part { batch, mask: lowest(mask, self.config.request_objects) });
+        let cursor = self.cursor.unwrap_or_else(|| self.share_of(self.config.rank));
+        let part = self.part_from(now, cursor)?;
+        self.cursor = Some(part.batch);
+        Some(part)
+    }
+
+    /// Whether objects are to be asked for before others, since they did not come from whom they were asked of.
+    pub(super) fn has_failed(&mut self) -> bool {
+        let failed = std::mem::take(&mut self.failed);
+        let open = |(batch, mask)| (batch, mask & self.missing.mask(batch) & !self.out.mask(batch));
+        self.failed = failed.into_iter().map(open).filter(|(_, mask)| *mask != 0).collect();
+        !self.failed.is_empty()
+    }
+
+    /// The next objects that others may have by now, where one of them began, and which share that is.
+    pub(super) fn scouted_part(&mut self, now: Instant) -> Option<(Part, usize)> {
+        for share in self.scouts.open(now, self.config.rank) {
+            let begin = *self.scouts.share(share);
+            let cursor = begin.cursor.unwrap_or_else(|| self.share_of(begin.rank));
+            if let Some(part) = self.part_from(now, cursor) {
+                self.scouts.share(share).cursor = Some(part.batch);
+                self.scouts.asked(share);
+                return Some((part, share));
             }
         }
         None
+    }
+
+    /// The first objects at or after a batch that are missing and not under way.
+    fn part_from(&self, now: Instant, cursor: u32) -> Option<Part> {
+        let batches = self.missing.batches();
+        let mut turns = (0..batches).map(|step| (cursor + step) % batches);
+        turns.find_map(|batch| {
+            let mask = self.missing.mask(batch) & !self.out.mask(batch) & !self.delayed(now, batch);
+            (mask != 0).then(|| Part { batch, mask: lowest(mask, self.config.request_objects) })
+        })
     }
 
     /// The objects of a batch that are not to be asked for yet.
@@ -36,10 +59,10 @@ impl Seeker {
         delayed.fold(0, |mask, (part, _)| mask | part.mask)
     }
 
-    /// The batch with which this member begins: at its share of what it misses, so that members begin at different
-    /// places. 0, 1/2, 1/4, 3/4, 1/8, …: wherever the number of members ends, the shares are spread.
-    fn share(&self) -> u32 {
-        let before = (u64::from(self.config.rank.reverse_bits()) * u64::from(self.missing.count())) >> 32;
+    /// The batch with which the member of a rank begins: at its share of what this one misses, so that members begin at
+    /// different places. 0, 1/2, 1/4, 3/4, 1/8, …: wherever the number of members ends, the shares are spread.
+    fn share_of(&self, rank: u32) -> u32 {
+        let before = (u64::from(rank.reverse_bits()) * u64::from(self.missing.count())) >> 32;
         let mut seen = 0;
         let passes = |batch: &u32| {
             seen += u64::from(self.missing.mask(*batch).count_ones());

@@ -67,6 +67,12 @@ impl Pulls {
         self.list.iter().any(|pull| pull.source == source)
     }
 
+    /// How many objects the server is still to send.
+    pub(super) fn of_server(&self) -> u32 {
+        let ours = self.list.iter().filter(|pull| pull.source == Source::Server);
+        ours.map(|pull| pull.part.count()).sum()
+    }
+
     /// How many members send.
     pub(super) fn members(&self) -> usize {
         self.flows.iter().filter(|flow| flow.source != Source::Server).count()

@@ -436,3 +436,63 @@ fn who_got_nothing_for_long_lets_only_the_server_answer_for_a_minute() {
     };
     assert_eq!([0, 10_000, 10_100, 70_000, 131_000].map(&mut is_direct), [false, false, true, true, false]);
 }
+
+/// A crowded swarm: four fetch the same, and the server has enough to send to this one.
+fn crowded() -> Seeker {
+    let config =
+        SeekerConfig { objects: 32 * 64, rank: 1, window_objects: 32, request_objects: 4, fan_in: 4 };
+    let mut seeker = Seeker::new(config);
+    (0..32 * 64).for_each(|object| seeker.want(object));
+    for (number, part) in requests(&mut seeker, at(0)) {
+        seeker.handle_offer(
+            at(1),
+            number,
+            SERVER,
+            &Offer { part, offered: Offered::Nobody { others: true } },
+        );
+    }
+    assert_eq!(parts(&mut seeker).iter().map(|(_, part)| part.count()).sum::<u32>(), 12, "one window");
+    seeker
+}
+
+#[test]
+fn while_the_server_sends_others_are_asked_for_what_they_have_by_now() {
+    let mut seeker = crowded();
+    let scouts: Vec<(u32, Request)> = std::iter::from_fn(|| seeker.poll_request(at(2))).collect();
+    assert!(scouts.iter().all(|(_, request)| request.scouts), "{scouts:?}");
+    // Where those began that joined before, and may have joined later; not where this one did.
+    let places: Vec<u32> = scouts.iter().map(|(_, request)| request.part.batch).collect();
+    // Ranks 2, 0 and 3, as much as the server is to send; this one has rank 1.
+    assert_eq!(places, [16, 0, 48]);
+    let answer = |seeker: &mut Seeker, (number, request): (u32, Request), offered| {
+        seeker.handle_offer(at(3), number, SERVER, &Offer { part: request.part, offered });
+    };
+    answer(&mut seeker, scouts[1], member(1));
+    answer(&mut seeker, scouts[0], Offered::Wait { milliseconds: 25 });
+    // Of a server that does not know such requests.
+    answer(&mut seeker, scouts[2], Offered::Nobody { others: true });
+    assert_eq!(parts(&mut seeker), [(Source::Member(MemberId(1)), scouts[1].1.part)]);
+    // Where somebody had something it goes on; elsewhere it looks again later, and then ever more seldom.
+    let next: Vec<_> =
+        requests(&mut seeker, at(4)).into_iter().map(|(_, part)| (part.batch, part.mask)).collect();
+    assert!(next.contains(&(0, 0xf0)) && next.iter().all(|(batch, _)| ![16, 48].contains(batch)), "{next:?}");
+    assert!(seeker.poll_timeout(at(4)).unwrap() <= at(28));
+    assert_eq!(seeker.counters().waits, 0, "nobody keeps it waiting");
+}
+
+#[test]
+fn a_machine_that_is_alone_scouts_nobody() {
+    let mut seeker = crowded();
+    let (number, request) = seeker.poll_request(at(2)).unwrap();
+    seeker.handle_offer(at(3), number, SERVER, &Offer { part: request.part, offered: member(1) });
+    for (number, part) in requests(&mut seeker, at(1500)) {
+        seeker.handle_offer(
+            at(1501),
+            number,
+            SERVER,
+            &Offer { part, offered: Offered::Nobody { others: false } },
+        );
+    }
+    let more: Vec<_> = std::iter::from_fn(|| seeker.poll_request(at(1502))).collect();
+    assert!(more.iter().all(|(_, request)| !request.scouts), "{more:?}");
+}

@@ -66,6 +66,8 @@ pub struct Request {
     pub blamed: u8,
     /// Whether only the server may answer: switches pass it on as it is.
     pub direct: bool,
+    /// Whether the asker wants them only of a member near, who has them now: it does not ask the server for them yet.
+    pub scouts: bool,
 }
 
 /// What an OFFER says.
@@ -182,7 +184,7 @@ pub fn seal_packet(key: &Key, swarm: SwarmId, member: MemberId, number: u32, pac
     let (kind, flags) = match packet {
         Packet::Report(_) => (kind::REPORT, 0),
         Packet::Leave => (kind::LEAVE, 0),
-        Packet::Request(request) => (kind::REQUEST, u8::from(request.direct)),
+        Packet::Request(request) => (kind::REQUEST, u8::from(request.direct) | u8::from(request.scouts) << 1),
         Packet::Offer(_) => (kind::OFFER, 0),
     };
     let mut bytes = Vec::with_capacity(128);
@@ -234,7 +236,7 @@ fn parse_request(from: &mut Reader<'_>, flags: u8) -> Result<Request, Reject> {
     for member in &mut avoided {
         *member = MemberId(from.u64()?);
     }
-    Ok(Request { part, avoided, blamed, direct: flags & 1 == 1 })
+    Ok(Request { part, avoided, blamed, direct: flags & 1 == 1, scouts: flags & 2 == 2 })
 }
 
 fn encode_offer(offer: &Offer, into: &mut Vec<u8>) {
@@ -307,7 +309,7 @@ mod tests {
         let member = Offered::Member { member: MemberId(8), address, port: 7700 };
         let offers = [Offered::Nobody { others: true }, Offered::Wait { milliseconds: 40 }, member];
         let offers = offers.map(|offered| Packet::Offer(Offer { part, offered }));
-        let request = Request { part, avoided, blamed: 4, direct: true };
+        let request = Request { part, avoided, blamed: 4, direct: true, scouts: true };
         [Packet::Report(report), Packet::Leave, Packet::Request(request)].into_iter().chain(offers).collect()
     }
 

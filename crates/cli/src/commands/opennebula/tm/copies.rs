@@ -75,24 +75,32 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
     let store = folder.rsplit_once('/').map_or("", |(store, _)| store);
     // The folder, and who tells OpenNebula how much is used of it.
     let mut before = format!("mkdir -p {folder} && echo diskcast >{store}/.monitor");
-    let (mut target, mut options) = (order.target.path.clone(), Vec::new());
+    let mut target = order.target.path.clone();
+    let copy = match order.form {
+        Form::Overlay => Some(Copies::Overlay),
+        Form::Share => Some(Copies::Share),
+        Form::Demand => Some(Copies::Demand),
+        Form::Full | Form::Volume => None,
+    };
+    let mut options = Vec::new();
+    if copy.is_none() && settings.serve_seconds == 0 {
+        // A host gets disk after disk, and machines start from them.
+        options.extend(["--serve-for", "0"].map(str::to_owned));
+    } else if copy.is_none() {
+        options.push("--memory-only".to_owned());
+    }
     let size_bytes = order.size_mb.map(|size| size * MIB);
     if order.form == Form::Volume {
         let device = volume::device(settings, order.target)?;
         before = format!("{before}\n{}", volume::make(&device, &target, size_bytes.unwrap_or(0), bytes));
         target = device;
         // What it had before it was this volume may be of others.
-        options = vec!["--free".to_owned(), "zero".to_owned()];
+        options.extend(["--free".to_owned(), "zero".to_owned()]);
     }
     let put = Put {
         reference,
         root: root.to_hex(),
-        copy: match order.form {
-            Form::Overlay => Some(Copies::Overlay),
-            Form::Share => Some(Copies::Share),
-            Form::Demand => Some(Copies::Demand),
-            Form::Full | Form::Volume => None,
-        },
+        copy,
         mount: (order.form == Form::Demand).then(|| settings.mount.clone()),
         serve_seconds: settings.serve_seconds,
         options,
