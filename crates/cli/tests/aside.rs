@@ -99,7 +99,8 @@ fn wait_for_whole(bench: &Bench, star: &Star, server: &Served) {
 fn a_fetch_returns_when_its_disk_is_done_and_its_machine_serves_on() {
     let Some((star, bench, disk)) = star_with_image(3, 64) else { return };
     let server = serve(&star, &bench);
-    // Most of the image has no room in memory. Files of the caller's stay with it: a lock is free when the fetch returns.
+    // Most of the image has no room in memory. Files of the caller's stay with it: a lock is free when the fetch
+    // returns.
     let mut locked = Command::new("flock");
     let first = fetch(&bench, star.host(1), &server.url, "--spool-memory 2M");
     locked.arg(bench.path("lock")).arg(first.get_program()).args(first.get_args());

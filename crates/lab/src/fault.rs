@@ -103,7 +103,8 @@ impl Star {
     /// # Errors
     /// `Io` with the output of `nft`.
     pub fn refuse_reports(&self) -> Result<()> {
-        let rules = "table inet reports { chain input { type filter hook input priority 0; udp dport 7719-7818 drop; }; }\n";
+        let rules = "table inet reports { chain input { type filter hook input priority 0; \
+                     udp dport 7719-7818 drop; }; }\n";
         nft(self.host(0).namespace(), rules)
     }
 

@@ -84,7 +84,9 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
             let images = (run.sent_bytes / bytes - fault.images()) / concerned as f64;
             most_images = most_images.max(images);
             ratios.push(run.slowest / seconds);
-            rows.push(json!({ "seconds": run.seconds, "by unicast s": seconds, "images a host": images, "said": run.said }));
+            rows.push(json!({
+                "seconds": run.seconds, "by unicast s": seconds, "images a host": images, "said": run.said,
+            }));
         }
         figures.push(
             Figure::new(name, &ratios, "ratio", Bar::AtMost(1.5))

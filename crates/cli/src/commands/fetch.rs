@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::units::{show_bytes, show_duration};
-use disk::{ReadAt, WriteAt};
+use disk::WriteAt;
 use image::{Catalogue, Installer, Manifest, SignedManifest};
 use net::client::Client;
 use net::clock::Stop;
@@ -216,15 +216,26 @@ fn run_here(context: &Context, args: &Args, starter: Option<aside::Starter>) -> 
     if let Some(on_target) = on_target {
         serve_from(&on_target, args, &targets[0], node)?;
     }
-    match (args.serve_for, starter) {
+    go_on(context, args.serve_for, (&client, &stop), (node, done.received), starter)
+}
+
+/// Serves others after the end: for `time` if it is said, else in the background for as long as the fetch took.
+fn go_on(
+    context: &Context,
+    time: Option<Duration>,
+    (client, stop): (&Client, &Stop),
+    (node, took): (&Node, Duration),
+    starter: Option<aside::Starter>,
+) -> Result<()> {
+    match (time, starter) {
         (Some(time), _) if time.is_zero() => Ok(()),
-        (Some(time), _) => serve(context, (&client, &stop), time, &|| node.traffic().sent_bytes),
+        (Some(time), _) => serve(context, (client, stop), time, &|| node.traffic().sent_bytes),
         // Nobody would get through to it.
         (None, Some(_)) if node.is_narrow() => Ok(()),
         (None, Some(starter)) => {
-            let time = aside::serving_time(done.received);
+            let time = aside::serving_time(took);
             starter.leave(context, time)?;
-            while_there(&client, time, &stop);
+            while_there(client, time, stop);
             Ok(())
         }
         (None, None) => Ok(()),
@@ -349,7 +360,7 @@ fn fetch(
 /// The first of the targets, if others may get what memory does not keep from there.
 fn serves_target(args: &Args, disks: &[Arc<dyn WriteAt>]) -> Option<Arc<OnTarget>> {
     let disk = Arc::clone(disks.first().filter(|_| !target::is_null(&args.target))?);
-    Some(Arc::new(OnTarget::new(disk)))
+    Some(Arc::new(OnTarget::new(move |recoder, id| recoder.object(id, &*disk))))
 }
 
 fn transport(choice: Transport) -> net::fetch::Transport {
@@ -366,7 +377,7 @@ fn serve_from(on_target: &OnTarget, args: &Args, target: &Path, node: &Node) -> 
         return Ok(());
     }
     let target = std::path::absolute(target)?;
-    on_target.open_by(move || Ok(Arc::new(disk::open_source(&target)?) as Arc<dyn ReadAt>));
+    on_target.read_by(move |recoder, id| recoder.object(id, &disk::open_source(&target).ok()?));
     on_target.is_whole(node);
     Ok(())
 }

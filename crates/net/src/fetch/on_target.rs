@@ -4,16 +4,15 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use base::{Result, RunSet};
+use base::RunSet;
 use bytes::Bytes;
-use disk::ReadAt;
 use image::{Catalogue, Installer, Recoder};
 use parking_lot::{Mutex, RwLock};
 
 use crate::peer::Node;
 
-/// How a target is opened for one read. What it returns is closed after it.
-type Open = dyn Fn() -> Result<Arc<dyn ReadAt>> + Send + Sync;
+/// How an object is made from what is on the target.
+type Read = dyn Fn(&Recoder, u64) -> Option<Bytes> + Send + Sync;
 
 /// The first so many objects that memory does not keep must be such as can be made again.
 const SAMPLES: u8 = 3;
@@ -23,7 +22,7 @@ const FOREIGN: u8 = u8::MAX;
 /// A target of a fetch, for others. Each object that is read from it has its own digest: what is not written yet, or
 /// has changed since, nobody gets.
 pub struct OnTarget {
-    open: RwLock<Option<Box<Open>>>,
+    read: RwLock<Option<Box<Read>>>,
     recoder: OnceLock<Recoder>,
     samples: AtomicU8,
     /// Chunks that memory does not keep, and that may not be written yet, in the order in which they came.
@@ -31,27 +30,25 @@ pub struct OnTarget {
 }
 
 impl OnTarget {
-    /// The target `disk`, to which the fetch writes.
+    /// The target that `read` reads, and to which the fetch writes.
     #[must_use]
-    pub fn new(disk: Arc<dyn ReadAt>) -> Self {
-        let target = Self {
-            open: RwLock::default(),
+    pub fn new(read: impl Fn(&Recoder, u64) -> Option<Bytes> + Send + Sync + 'static) -> Self {
+        Self {
+            read: RwLock::new(Some(Box::new(read))),
             recoder: OnceLock::new(),
             samples: AtomicU8::new(0),
             coming: Mutex::default(),
-        };
-        target.open_by(move || Ok(Arc::clone(&disk)));
-        target
+        }
     }
 
-    /// Opens the target by `open` for each read from now on, and lets go of what was open.
-    pub fn open_by(&self, open: impl Fn() -> Result<Arc<dyn ReadAt>> + Send + Sync + 'static) {
-        *self.open.write() = Some(Box::new(open));
+    /// Reads the target by `read` from now on, and lets go of what was open.
+    pub fn read_by(&self, read: impl Fn(&Recoder, u64) -> Option<Bytes> + Send + Sync + 'static) {
+        *self.read.write() = Some(Box::new(read));
     }
 
     /// Waits for reads that are under way, and lets go of what was open.
     pub fn close(&self) {
-        *self.open.write() = None;
+        *self.read.write() = None;
     }
 
     /// The same, after it was said that nobody gets anything of the target from `node` now.
@@ -112,9 +109,8 @@ impl OnTarget {
 
     fn object(&self, id: u64) -> Option<Bytes> {
         // Held until the disk is let go of.
-        let open = self.open.read();
-        let disk = open.as_ref()?().ok()?;
-        self.recoder.get()?.object(id, &*disk)
+        let read = self.read.read();
+        read.as_ref()?(self.recoder.get()?, id)
     }
 
     /// Offers what has been written since it came.

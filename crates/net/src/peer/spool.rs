@@ -167,7 +167,7 @@ impl Spool {
     }
 
     /// Nothing is on the shelf any more.
-    pub fn clear_shelf(&self) {
+    pub(crate) fn clear_shelf(&self) {
         let state = &mut *self.state.write();
         for (number, place) in state.places.iter_mut().enumerate() {
             if matches!(place, Place::Shelf) {

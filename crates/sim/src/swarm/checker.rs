@@ -87,7 +87,8 @@ impl Checker {
         let seen = &self.seen[who];
         let senders = seen.asked.values().filter(|objects| !objects.is_empty()).count();
         let out: BTreeSet<u64> = seen.asked.values().flatten().chain(&seen.ordered).copied().collect();
-        let (out, most) = (out.len(), (window_objects + request_objects) as usize);
+        // A window of members, and what the server is to send beside it.
+        let (out, most) = (out.len(), (2 * window_objects + request_objects) as usize);
         if senders > fan_in {
             self.breach(
                 "few send at a time",

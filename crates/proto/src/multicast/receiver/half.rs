@@ -107,8 +107,8 @@ mod tests {
         }
     }
 
-    /// The first sign, and after which steps, where a STATUS with an echo of `age(step)` and a report follow each other,
-    /// after a block, full or not, and with so many blocks lost.
+    /// The first sign, and after which steps, where a STATUS with an echo of `age(step)` and a report follow each
+    /// other, after a block, full or not, and with so many blocks lost.
     fn first(age: impl Fn(u32) -> Option<Duration>, (is_full, lost): (bool, u64)) -> Option<(Half, u32)> {
         let mut halves = Halves::default();
         halves.block(is_full);

@@ -455,18 +455,6 @@ impl Server {
         }
     }
 
-    /// Whether blocks are held back, since they arrive nowhere, or nobody can say so: what is sent on would only fill the
-    /// network, which others need.
-    fn is_muted(&mut self, now: Instant) -> bool {
-        if self.members.hearing(now) > 0 {
-            self.heard_sequence = self.sequence;
-        }
-        let patience = UNANSWERED.max(self.report_interval * REPORTS_MISSED_MAX);
-        let is_answered = self.last_report.is_none_or(|(.., at)| now.since(at) <= patience);
-        self.muted = self.sequence - self.heard_sequence >= UNHEARD_BLOCKS || !is_answered;
-        self.muted
-    }
-
     /// The earliest time when a run can be sent if the rate permits; `None` if there is none to send.
     fn can_send_from(&self) -> Option<Instant> {
         if self.muted {

@@ -2,7 +2,10 @@
 
 use base::Instant;
 
-use super::{HEADS_AHEAD_MAX, Pass, Piece, REPAIRS_IN_ROW_MAX, Server, header_wire_bytes, packet_wire_bytes};
+use super::{
+    HEADS_AHEAD_MAX, Pass, Piece, REPAIRS_IN_ROW_MAX, REPORTS_MISSED_MAX, Server, UNANSWERED, UNHEARD_BLOCKS,
+    header_wire_bytes, packet_wire_bytes,
+};
 use crate::multicast::bits::index;
 use crate::multicast::clock::micros;
 use crate::multicast::server::cache::Place;
@@ -24,6 +27,18 @@ impl Server {
             let Some(object) = self.repairs.plan() else { break };
             self.cache.pin(object, self.config.object_bytes[index(object)].into(), &mut self.events);
         }
+    }
+
+    /// Whether blocks are held back, since they arrive nowhere, or nobody can say so: what is sent on would only fill
+    /// the network, which others need.
+    pub(super) fn is_muted(&mut self, now: Instant) -> bool {
+        if self.members.hearing(now) > 0 {
+            self.heard_sequence = self.sequence;
+        }
+        let patience = UNANSWERED.max(self.report_interval * REPORTS_MISSED_MAX);
+        let is_answered = self.last_report.is_none_or(|(.., at)| now.since(at) <= patience);
+        self.muted = self.sequence - self.heard_sequence >= UNHEARD_BLOCKS || !is_answered;
+        self.muted
     }
 
     /// The next run, in this order: heads and urgent objects that were never sent; repairs; heads and urgent objects

@@ -7,6 +7,7 @@
 mod counters;
 mod known;
 mod next;
+mod offers;
 mod patience;
 mod pulls;
 mod scouts;
@@ -15,7 +16,7 @@ mod tests;
 mod urgent;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use base::{Duration, Instant};
 
@@ -241,95 +242,9 @@ impl Seeker {
         Some((self.number, self.request(now, &asked)))
     }
 
-    /// What is asked for next, and why.
-    fn next_request(&mut self, now: Instant) -> Option<(Part, Why)> {
-        let (window, of_server) = (self.window(now), self.pulls.of_server());
-        let mut under_way = self.out.count();
-        let next = self.asked.iter().filter(|asked| asked.why == Why::Next).map(|asked| asked.part.count());
-        let to_server = of_server + next.sum::<u32>();
-        let is_crowded =
-            self.scouts.is_crowded(now) && self.urgent.is_empty() && !self.patience.is_direct(now);
-        let has_enough = to_server >= SERVER_REQUESTS * self.config.request_objects;
-        if is_crowded && has_enough && !self.has_failed() {
-            under_way = under_way.saturating_sub(of_server);
-            let scouts = self.asked.iter().filter(|asked| asked.is_scout()).count();
-            let may = under_way < window && scouts < SCOUTS_MAX;
-            let (part, share) = may.then(|| self.scouted_part(now)).flatten()?;
-            return Some((part, Why::Scouts(share)));
-        }
-        let waits = self.delayed.iter().filter(|(_, until)| *until > now).count();
-        // What members send does not keep the server waiting.
-        let most = if is_crowded && !has_enough { 2 * window } else { window };
-        if waits >= WAITS_MAX || under_way >= most {
-            return None;
-        }
-        let next = self.next_part(now).map(|part| (part, Why::Next));
-        next.or_else(|| self.late_part(now).map(|part| (part, Why::Doubles)))
-    }
-
     /// What the driver is to do next.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
-    }
-
-    /// The redirector, or the member to whom a switch passed the request, answers request `number`. `from` is where
-    /// the answer came from.
-    pub fn handle_offer(&mut self, now: Instant, number: u32, from: IpAddr, offer: &Offer) {
-        let Some(index) = self.asked.iter().position(|asked| asked.number == number) else { return };
-        let Part { batch, mask } = self.asked[index].part;
-        let mask = mask & if offer.part.batch == batch { offer.part.mask } else { 0 };
-        if mask == 0 {
-            return;
-        }
-        self.deaf = 0;
-        let asked = self.asked.swap_remove(index);
-        self.give_back(Part { batch, mask: asked.part.mask & !mask });
-        // What has arrived meanwhile is not asked for.
-        let part = Part { batch, mask: mask & self.missing.mask(batch) };
-        if part.mask == 0 {
-            return;
-        }
-        match offer.offered {
-            _ if self.patience.is_lost(now) => self.ask_server(now, part),
-            // Who is slow is better than nobody, or than the server.
-            Offered::Nobody { .. } | Offered::Wait { .. } if asked.why == Why::Doubles => {
-                self.give_back(part);
-            }
-            // Who does not know this kind of request may answer that nobody has it: the server has enough to send.
-            Offered::Nobody { .. } | Offered::Wait { .. } if self.missed(now, &asked) => self.give_back(part),
-            Offered::Nobody { others } => {
-                self.counters.crowded += u64::from(others);
-                self.scouts.hear(now, others);
-                self.ask_server(now, part);
-            }
-            Offered::Wait { milliseconds } => {
-                self.counters.waits += 1;
-                self.give_back(part);
-                let wait = Duration::from_millis(milliseconds.into()).min(WAIT_MAX);
-                self.delayed.push((part, now + wait));
-            }
-            Offered::Member { member, address, port } => {
-                let address = SocketAddr::new(address.unwrap_or(from), port);
-                match self.known.is_avoided(now, member) {
-                    true if self.missed(now, &asked) => self.give_back(part),
-                    true => self.refuse(now, part),
-                    false => {
-                        if let Why::Scouts(share) = asked.why {
-                            self.scouts.found(share, self.config.rank);
-                        }
-                        self.patience.accepted();
-                        self.pull(now, member, address, part);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Notes that a request that scouts found nothing; false if it is another one.
-    fn missed(&mut self, now: Instant, asked: &Asked) -> bool {
-        let Why::Scouts(share) = asked.why else { return false };
-        self.scouts.missed(now, share, asked.part.batch);
-        true
     }
 
     /// An object arrived from `source`; `right` if its digest is. True if it was still wanted.
@@ -488,15 +403,6 @@ impl Seeker {
         self.known.connect(now, member);
         self.pulls.begin(Pull::new(now, source, part));
         self.actions.push_back(Action::Pull { member, address, part });
-    }
-
-    /// The member that was offered is avoided.
-    fn refuse(&mut self, now: Instant, part: Part) {
-        if self.patience.refused() {
-            return self.ask_server(now, part);
-        }
-        self.ask_again(part);
-        self.delayed.push((part, now + AGAIN_AFTER));
     }
 
     fn ask_server(&mut self, now: Instant, part: Part) {

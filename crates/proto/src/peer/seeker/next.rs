@@ -2,10 +2,37 @@
 
 use base::Instant;
 
-use super::{DOUBLED_MAX, LATE_AFTER, Part, Seeker};
+use super::{DOUBLED_MAX, LATE_AFTER, Part, SCOUTS_MAX, SERVER_REQUESTS, Seeker, WAITS_MAX, Why};
 use crate::peer::availability::lowest;
 
 impl Seeker {
+    /// What is asked for next, and why.
+    pub(super) fn next_request(&mut self, now: Instant) -> Option<(Part, Why)> {
+        let (window, of_server) = (self.window(now), self.pulls.of_server());
+        let mut under_way = self.out.count();
+        let next = self.asked.iter().filter(|asked| asked.why == Why::Next).map(|asked| asked.part.count());
+        let to_server = of_server + next.sum::<u32>();
+        let is_crowded =
+            self.scouts.is_crowded(now) && self.urgent.is_empty() && !self.patience.is_direct(now);
+        let has_enough = to_server >= SERVER_REQUESTS * self.config.request_objects;
+        if is_crowded && has_enough && !self.has_failed() {
+            under_way = under_way.saturating_sub(of_server);
+            let scouts = self.asked.iter().filter(|asked| asked.is_scout()).count();
+            let may = under_way < window && scouts < SCOUTS_MAX;
+            let (part, share) = may.then(|| self.scouted_part(now)).flatten()?;
+            return Some((part, Why::Scouts(share)));
+        }
+        let waits = self.delayed.iter().filter(|(_, until)| *until > now).count();
+        // What members send does not keep the server waiting.
+        let more = SERVER_REQUESTS * self.config.request_objects;
+        let most = if is_crowded && !has_enough { window + more } else { window };
+        if waits >= WAITS_MAX || under_way >= most {
+            return None;
+        }
+        let next = self.next_part(now).map(|part| (part, Why::Next));
+        next.or_else(|| self.late_part(now).map(|part| (part, Why::Doubles)))
+    }
+
     /// The next objects that are missing and not under way.
     pub(super) fn next_part(&mut self, now: Instant) -> Option<Part> {
         self.has_failed();
