@@ -21,7 +21,7 @@ static COME: AtomicU32 = AtomicU32::new(0);
 static TOLD: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 static OUTPUT: OnceLock<Output> = OnceLock::new();
-static PASS_ON: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
+static PASS_ON: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 static CHANGE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 /// Hint for a target that got only a part of an image.
@@ -93,7 +93,7 @@ pub(crate) fn watch(output: Output) -> Result<()> {
     }
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
-            match &*PASS_ON.lock() {
+            match PASS_ON.get() {
                 Some(pass_on) => pass_on(),
                 None => answer(COME.fetch_add(1, Ordering::SeqCst) + 1),
             }
@@ -126,13 +126,8 @@ pub(crate) fn end_at_once() -> ! {
 }
 
 /// From now on this process does nothing about signals but to call `act` for each.
-pub(crate) fn pass_on(act: impl Fn() + Send + 'static) {
-    *PASS_ON.lock() = Some(Box::new(act));
-}
-
-/// This process minds signals itself again.
-pub(crate) fn pass_on_no_more() {
-    *PASS_ON.lock() = None;
+pub(crate) fn pass_on(act: impl Fn() + Send + Sync + 'static) {
+    PASS_ON.get_or_init(|| Box::new(act));
 }
 
 /// Another process got a signal for this one. It may have come here, too, as Ctrl-C does; it counts once.

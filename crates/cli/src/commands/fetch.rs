@@ -26,6 +26,9 @@ use crate::exit::{Exit, Failure, Result};
 use crate::ui::progress::{Meter, show_rate};
 use crate::{connect, interrupt, repository, target, version};
 
+/// Stands for `--serve-for`.
+const SERVE_FOR: &str = "DISKCAST_SERVE_FOR";
+
 /// Fetch an image from a server and write it to a disk or a file
 ///
 /// Joins the server's multicast session, at any time, and fetches the rest from machines that have it, or from the
@@ -85,7 +88,7 @@ pub(crate) struct Args {
     pub no_peers: bool,
     /// Go on serving other machines for this time after the end, for example 10m; Ctrl-C ends it sooner. 0 ends with
     /// the fetch [default: in the background, as long as the fetch took, from 30 s to 10 min]
-    #[arg(long, value_name = "TIME", value_parser = parse_window, env = "DISKCAST_SERVE_FOR")]
+    #[arg(long, value_name = "TIME", value_parser = parse_window, env = SERVE_FOR)]
     pub serve_for: Option<Duration>,
     /// After the end serve others from memory alone: something starts from the target at once
     #[arg(long, conflicts_with = "torrent")]
@@ -130,6 +133,12 @@ impl Args {
 
     /// Takes the arguments for what they are: without SERVER there are two, and the server is that of `--repo`.
     pub(crate) fn settle(&mut self, server: Option<&str>) -> Result<()> {
+        // The variable is for all fetches of a machine.
+        let by_option = std::env::var_os(SERVE_FOR).is_none();
+        if self.no_peers && by_option && self.serve_for.is_some_and(|time| !time.is_zero()) {
+            let text = "with --no-peers nobody is served: leave out --serve-for";
+            return Err(Failure::new(Exit::Usage, text));
+        }
         if let Some(target) = self.third.take() {
             self.target = target;
             return Ok(());
@@ -212,7 +221,9 @@ fn run_here(context: &Context, args: &Args, starter: Option<aside::Starter>) -> 
     let record = record(&targets, manifest, &done);
     context.output.result(&record, || text(args, &targets, &done))?;
     after_install(&targets, manifest, &args.writing, context.output)?;
-    let Some(node) = &done.node else { return Ok(()) };
+    let Some(node) = done.node.as_deref().filter(|_| args.serve_for != Some(Duration::ZERO)) else {
+        return Ok(());
+    };
     if let Some(on_target) = on_target {
         serve_from(&on_target, args, &targets[0], node)?;
     }
@@ -228,17 +239,15 @@ fn go_on(
     starter: Option<aside::Starter>,
 ) -> Result<()> {
     match (time, starter) {
-        (Some(time), _) if time.is_zero() => Ok(()),
         (Some(time), _) => serve(context, (client, stop), time, &|| node.traffic().sent_bytes),
-        // Nobody would get through to it.
-        (None, Some(_)) if node.is_narrow() => Ok(()),
-        (None, Some(starter)) => {
+        // Nobody would get through to a narrow one.
+        (None, Some(starter)) if !node.is_narrow() => {
             let time = aside::serving_time(took);
             starter.leave(context, time)?;
             while_there(client, time, stop);
             Ok(())
         }
-        (None, None) => Ok(()),
+        (None, _) => Ok(()),
     }
 }
 
@@ -274,12 +283,8 @@ fn peers(args: &Args) -> Option<PeerOptions> {
     (!args.no_peers).then_some(options)
 }
 
-/// Refuses what the target can't have, what is not written as it arrives, and what contradicts itself.
+/// Refuses what the target can't have, and what is not written as it arrives.
 fn check_form(args: &Args) -> Result<()> {
-    let by_option = std::env::var_os("DISKCAST_SERVE_FOR").is_none();
-    if args.no_peers && by_option && args.serve_for.is_some_and(|time| !time.is_zero()) {
-        return Err(Failure::new(Exit::Usage, "with --no-peers nobody is served: leave out --serve-for"));
-    }
     if args.writing.compress {
         let text = "--compress takes a disk from a repository, not through a server";
         return Err(Failure::new(Exit::Usage, text).hint("`qemu-img convert -c` compresses it afterwards"));

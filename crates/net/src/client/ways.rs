@@ -142,6 +142,20 @@ impl Ways {
             *self.way.lock() = Way::Whole;
             return true;
         }
+        self.go_small(options)
+    }
+
+    /// It was found otherwise that full-size packets are lost: requests travel in small segments, if these pass.
+    pub(super) fn narrow(&self, options: &ClientOptions) {
+        let _only_one = self.judging.lock();
+        if !matches!(&*self.way.lock(), Way::Small(_)) {
+            self.tests.fetch_add(1, Ordering::Relaxed);
+            self.go_small(options);
+        }
+    }
+
+    /// Lets requests travel in small segments. False if these do not pass either.
+    fn go_small(&self, options: &ClientOptions) -> bool {
         let small = match &*self.way.lock() {
             Way::Small(small) => Ok(Arc::clone(small)),
             _ => self.small(options).map(Arc::new),
@@ -155,19 +169,6 @@ impl Ways {
             ));
         }
         true
-    }
-
-    /// It was found otherwise that full-size packets are lost: requests travel in small segments, if these pass.
-    pub(super) fn narrow(&self, options: &ClientOptions) {
-        let _only_one = self.judging.lock();
-        if matches!(&*self.way.lock(), Way::Small(_)) {
-            return;
-        }
-        self.tests.fetch_add(1, Ordering::Relaxed);
-        let small = self.small(options).map(Arc::new).ok();
-        if let Some(small) = small.filter(|small| self.test(&small.http, options)) {
-            *self.way.lock() = Way::Small(small);
-        }
     }
 
     /// Whether the server's machine accepts connections at all, which takes small packets only.

@@ -24,14 +24,14 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result, chain};
 use image::{Manifest, ObjectSource, SignedManifest};
 use parking_lot::Mutex;
-use proto::multicast::{Half, ReceiverCounters};
+use proto::multicast::{Half, ReceiverCounters, packet_bytes};
 
 use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest};
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::interface::{self, Interface};
+use crate::multicast::SCATTERED_BYTES_MAX;
 use crate::multicast::receiver::{End, Reach, ReceiveOptions, Received, receive};
-use crate::multicast::{SCATTERED_BYTES_MAX, packet_bytes};
 use crate::peer::{self, Node};
 use counted::Counted;
 pub use counted::{Arrived, Counting};
@@ -427,7 +427,7 @@ impl Fetch<'_> {
                 return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after * UNHEARD_FACTOR)));
             }
             End::Half(Half::NoBlocks) => {
-                let bytes = packet_bytes(grant);
+                let bytes = packet_bytes(grant.block_bytes, grant.group.is_ipv6());
                 let reason = format!(
                     "of multicast only short packets arrive here: those of {bytes} bytes do not fit through the network"
                 );

@@ -23,24 +23,16 @@ mod shares;
 mod terms;
 
 use base::Digest;
-use proto::multicast::{BLOCK_HEADER_BYTES, TAG_BYTES};
 
 /// If others have less than this part of the objects, a new receiver gets all from the session.
 pub(crate) const ELSEWHERE_LEAST: u64 = 32;
 
-use crate::api::{Key, SessionGrant};
+use crate::api::Key;
 pub(crate) use consumer::SCATTERED_BYTES_MAX;
 
 /// Bytes of Ethernet (with its checksum), IP and UDP headers around a packet, which count towards the rate.
 fn overhead_bytes(ipv4: bool) -> u16 {
     18 + 8 + if ipv4 { 20 } else { 40 }
-}
-
-/// Bytes of a full IP packet of a session.
-pub(crate) fn packet_bytes(grant: &SessionGrant) -> u32 {
-    let headers = 8 + if grant.group.is_ipv4() { 20 } else { 40 };
-    let own = u32::try_from(BLOCK_HEADER_BYTES + TAG_BYTES).expect("some bytes");
-    u32::from(grant.block_bytes) + own + headers
 }
 
 /// The key of one receiver. It cannot be computed from the receiver's number without the session's secret.

@@ -28,6 +28,7 @@ pub use server::{Gathering, MachineId, Run, Server, ServerConfig, ServerEvent, T
 pub use stats::{ReceiverStatistics, Resent, SessionStatistics};
 pub use wire::header::{
     BLOCK_HEADER_BYTES, BlockHeader, ObjectRange, ReceiverId, Reject, Shape, VERSION, block_bytes_for,
+    packet_bytes,
 };
 pub use wire::open::{open_downstream, open_train, open_upstream, peek_receiver};
 pub use wire::report::{

@@ -87,13 +87,19 @@ impl Checker {
         let seen = &self.seen[who];
         let senders = seen.asked.values().filter(|objects| !objects.is_empty()).count();
         let out: BTreeSet<u64> = seen.asked.values().flatten().chain(&seen.ordered).copied().collect();
-        // A window of members, and what the server is to send beside it.
-        let (out, most) = (out.len(), (2 * window_objects + request_objects) as usize);
+        let of_members: BTreeSet<u64> = seen.asked.values().flatten().copied().collect();
+        let (of_members, window) = (of_members.len(), (window_objects + request_objects) as usize);
+        // What the server is to send comes beside it.
+        let (out, most) = (out.len(), window + window_objects as usize);
         if senders > fan_in {
             self.breach(
                 "few send at a time",
                 format!("{now:?}: {senders} to member {who}, at most {fan_in}"),
             );
+        }
+        if of_members > window {
+            let what = format!("{now:?}: member {who} asked members for {of_members}, at most {window}");
+            self.breach("the window is bounded", what);
         }
         if out > most {
             let what = format!("{now:?}: {out} objects under way to member {who}, at most {most}");

@@ -73,8 +73,8 @@ impl Job<'_> {
         let mut command = Command::new("diskcast");
         command
             .args(["--yes", "fetch", self.server, reference, self.rule(), "--token-file"])
-            // It starts from the disk at once: others are told that it leaves.
             .arg(token.path())
+            // It starts from the disk at once: others are told that it leaves.
             .args(["--serve-for", "0"]);
         if after.own {
             command.arg("--new-identity");

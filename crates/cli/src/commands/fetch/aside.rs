@@ -47,16 +47,12 @@ pub(super) fn run() -> Option<Result<()>> {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).ok()?).ok()?;
     let mut command = Command::new(env::current_exe().ok()?);
     command.args(env::args_os().skip(1)).env(VARIABLE, format!("{}:{name}", std::process::id()));
+    let child = command.spawn().ok()?;
     let voice: Arc<Mutex<Voice>> = Arc::default();
     let heard = Arc::clone(&voice);
+    // If one comes before, this process ends, and then the child.
     interrupt::pass_on(move || heard.lock().signal());
-    Some(match command.spawn() {
-        Ok(child) => wait(child, &listener, &voice),
-        Err(_) => {
-            interrupt::pass_on_no_more();
-            return None;
-        }
-    })
+    Some(wait(child, &listener, &voice))
 }
 
 /// What is said to the child.

@@ -121,10 +121,16 @@ pub(in crate::multicast) const fn are_coded(blocks: u32) -> bool {
 /// would be smaller than the smallest block. 1424 for IPv4 over Ethernet.
 #[must_use]
 pub fn block_bytes_for(mtu: u32, ipv6: bool) -> Option<u16> {
-    let headers = if ipv6 { 48 } else { 28 } + BLOCK_HEADER_BYTES + TAG_BYTES;
-    let room = mtu.checked_sub(u32::try_from(headers).ok()?)? & !15;
+    let room = mtu.checked_sub(packet_bytes(0, ipv6))? & !15;
     let block = u16::try_from(room.min(u32::from(BLOCK_BYTES_MAX))).ok()?;
     (block >= BLOCK_BYTES_MIN).then_some(block)
+}
+
+/// Bytes of an IP packet with a block of so many bytes and all headers.
+#[must_use]
+pub fn packet_bytes(block_bytes: u16, ipv6: bool) -> u32 {
+    let headers = if ipv6 { 48 } else { 28 } + BLOCK_HEADER_BYTES + TAG_BYTES;
+    u32::from(block_bytes) + u32::try_from(headers).expect("some bytes")
 }
 
 /// Why a datagram was dropped.

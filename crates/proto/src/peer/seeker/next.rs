@@ -9,24 +9,23 @@ impl Seeker {
     /// What is asked for next, and why.
     pub(super) fn next_request(&mut self, now: Instant) -> Option<(Part, Why)> {
         let (window, of_server) = (self.window(now), self.pulls.of_server());
-        let mut under_way = self.out.count();
+        let has_failed = self.has_failed();
         let next = self.asked.iter().filter(|asked| asked.why == Why::Next).map(|asked| asked.part.count());
         let to_server = of_server + next.sum::<u32>();
         let is_crowded =
             self.scouts.is_crowded(now) && self.urgent.is_empty() && !self.patience.is_direct(now);
         let has_enough = to_server >= SERVER_REQUESTS * self.config.request_objects;
-        if is_crowded && has_enough && !self.has_failed() {
-            under_way = under_way.saturating_sub(of_server);
+        // While others lack the same, the server and the members do not keep each other waiting.
+        let beside = if is_crowded { of_server } else { 0 };
+        if self.out.count().saturating_sub(beside) >= window {
+            return None;
+        }
+        if is_crowded && has_enough && !has_failed {
             let scouts = self.asked.iter().filter(|asked| asked.is_scout()).count();
-            let may = under_way < window && scouts < SCOUTS_MAX;
-            let (part, share) = may.then(|| self.scouted_part(now)).flatten()?;
+            let (part, share) = (scouts < SCOUTS_MAX).then(|| self.scouted_part(now)).flatten()?;
             return Some((part, Why::Scouts(share)));
         }
-        let waits = self.delayed.iter().filter(|(_, until)| *until > now).count();
-        // What members send does not keep the server waiting.
-        let more = SERVER_REQUESTS * self.config.request_objects;
-        let most = if is_crowded && !has_enough { window + more } else { window };
-        if waits >= WAITS_MAX || under_way >= most {
+        if self.delayed.iter().filter(|(_, until)| *until > now).count() >= WAITS_MAX {
             return None;
         }
         let next = self.next_part(now).map(|part| (part, Why::Next));
@@ -34,8 +33,7 @@ impl Seeker {
     }
 
     /// The next objects that are missing and not under way.
-    pub(super) fn next_part(&mut self, now: Instant) -> Option<Part> {
-        self.has_failed();
+    fn next_part(&mut self, now: Instant) -> Option<Part> {
         for (&batch, &mask) in &self.failed {
             let mask = mask & !self.delayed(now, batch);
             if mask != 0 {
@@ -49,7 +47,7 @@ impl Seeker {
     }
 
     /// Whether objects are to be asked for before others, since they did not come from whom they were asked of.
-    pub(super) fn has_failed(&mut self) -> bool {
+    fn has_failed(&mut self) -> bool {
         let failed = std::mem::take(&mut self.failed);
         let open = |(batch, mask)| (batch, mask & self.missing.mask(batch) & !self.out.mask(batch));
         self.failed = failed.into_iter().map(open).filter(|(_, mask)| *mask != 0).collect();
@@ -57,7 +55,7 @@ impl Seeker {
     }
 
     /// The next objects that others may have by now, where one of them began, and which share that is.
-    pub(super) fn scouted_part(&mut self, now: Instant) -> Option<(Part, usize)> {
+    fn scouted_part(&mut self, now: Instant) -> Option<(Part, usize)> {
         for share in self.scouts.open(now, self.config.rank) {
             let begin = *self.scouts.share(share);
             let cursor = begin.cursor.unwrap_or_else(|| self.share_of(begin.rank));
@@ -99,7 +97,7 @@ impl Seeker {
     }
 
     /// At the end: objects that are late, to be asked of somebody else.
-    pub(super) fn late_part(&mut self, now: Instant) -> Option<Part> {
+    fn late_part(&mut self, now: Instant) -> Option<Part> {
         if !self.asked.is_empty() || !self.delayed.is_empty() || !self.held.is_empty() {
             return None;
         }

@@ -83,11 +83,11 @@ pub(super) fn place(context: &Context, settings: &Settings, order: &Order<'_>) -
         Form::Full | Form::Volume => None,
     };
     let mut options = Vec::new();
-    if copy.is_none() && settings.serve_seconds == 0 {
+    if copy.is_none() {
         // A host gets disk after disk, and machines start from them.
-        options.extend(["--serve-for", "0"].map(str::to_owned));
-    } else if copy.is_none() {
-        options.push("--memory-only".to_owned());
+        let serves: &[&str] =
+            if settings.serve_seconds == 0 { &["--serve-for", "0"] } else { &["--memory-only"] };
+        options.extend(serves.iter().map(|word| (*word).to_owned()));
     }
     let size_bytes = order.size_mb.map(|size| size * MIB);
     if order.form == Form::Volume {
