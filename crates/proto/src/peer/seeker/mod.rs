@@ -318,7 +318,7 @@ impl Seeker {
     #[must_use]
     pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         let asked = self.asked.iter().map(|asked| asked.due);
-        let stalled = self.pulls.oldest_move().map(|moved| moved + self.stalled_after());
+        let stalled = self.pulls.stalls_at(self.stalled_after());
         let delayed = self.delayed.iter().map(|(_, until)| *until);
         let late = (self.missing.count() > 0 && !self.pulls.is_empty()).then(|| now + LATE_AFTER / 4);
         let rest = self.known.idle_at().into_iter().chain(self.urgent.due()).chain(self.scouts.due(now));

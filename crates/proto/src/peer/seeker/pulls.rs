@@ -5,6 +5,13 @@ use base::{Duration, Instant};
 use crate::peer::availability::{Part, batch_of};
 use crate::peer::wire::packet::MemberId;
 
+/// A member whose first bytes take so many times as long as those of others does not answer.
+const FIRST_TIMES: u32 = 8;
+/// The same, whatever others took: the least.
+const FIRST_MIN: Duration = Duration::from_millis(250);
+/// Weight of a new time, as a divisor.
+const FIRST_SMOOTHED: u32 = 8;
+
 /// Who sends objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -39,6 +46,8 @@ struct Flow {
     source: Source,
     /// Since when it has had something to send.
     began: Instant,
+    /// It has sent anything since.
+    answered: bool,
     /// How many objects came since.
     came: u32,
 }
@@ -49,12 +58,14 @@ pub(super) struct Pulls {
     list: Vec<Pull>,
     /// Of the sources in `list`, each once.
     flows: Vec<Flow>,
+    /// How long members took for their first bytes, on average, lately.
+    first: Option<Duration>,
 }
 
 impl Pulls {
     pub(super) fn begin(&mut self, pull: Pull) {
         if !self.has(pull.source) {
-            self.flows.push(Flow { source: pull.source, began: pull.began, came: 0 });
+            self.flows.push(Flow { source: pull.source, began: pull.began, answered: false, came: 0 });
         }
         self.list.push(pull);
     }
@@ -98,6 +109,15 @@ impl Pulls {
 
     /// A source sent something.
     pub(super) fn moved(&mut self, now: Instant, source: Source) {
+        if source != Source::Server
+            && let Some(flow) = self.flows.iter_mut().find(|flow| flow.source == source && !flow.answered)
+        {
+            flow.answered = true;
+            let took = now.since(flow.began);
+            let first =
+                self.first.map_or(took, |first| first - first / FIRST_SMOOTHED + took / FIRST_SMOOTHED);
+            self.first = Some(first);
+        }
         self.list.iter_mut().filter(|pull| pull.source == source).for_each(|pull| pull.moved = now);
     }
 
@@ -140,22 +160,32 @@ impl Pulls {
         ended.into_iter().map(|pull| pull.part).collect()
     }
 
-    /// When the source that is silent for the longest time last sent anything.
-    pub(super) fn oldest_move(&self) -> Option<Instant> {
-        self.list.iter().filter(|pull| pull.source != Source::Server).map(|pull| pull.moved).min()
+    /// When the next member is given up unless it sends something before.
+    pub(super) fn stalls_at(&self, after: Duration) -> Option<Instant> {
+        let ours = self.list.iter().filter(|pull| pull.source != Source::Server);
+        ours.map(|pull| pull.moved + self.patience(pull.source, after)).min()
     }
 
-    /// Members that sent nothing for a time.
+    /// Members that sent nothing for a time: `after`, or less if they sent nothing at all.
     pub(super) fn stalled(&self, now: Instant, after: Duration) -> Vec<MemberId> {
         let mut members: Vec<MemberId> = Vec::new();
-        for pull in self.list.iter().filter(|pull| now.since(pull.moved) >= after) {
+        for pull in &self.list {
             if let Source::Member(member) = pull.source
+                && now.since(pull.moved) >= self.patience(pull.source, after)
                 && !members.contains(&member)
             {
                 members.push(member);
             }
         }
         members
+    }
+
+    /// How long a source may send nothing. Who accepts and says nothing is not waited for as long as somebody who has
+    /// shown that it answers.
+    fn patience(&self, source: Source, after: Duration) -> Duration {
+        let is_silent = self.flows.iter().any(|flow| flow.source == source && !flow.answered);
+        let first = self.first.filter(|_| is_silent);
+        first.map_or(after, |first| (first * FIRST_TIMES).max(FIRST_MIN).min(after))
     }
 
     /// The objects of a pull that nobody else was asked for.

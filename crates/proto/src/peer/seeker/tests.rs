@@ -1,6 +1,8 @@
 //! Tests of the seeker.
 #![expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
 
+mod silent;
+
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
@@ -262,23 +264,6 @@ fn what_waits_behind_other_objects_of_a_member_is_not_late() {
         seeker.arrived(now, Source::Member(MemberId(1)), object, true);
     }
     assert_eq!((seeker.missing(), seeker.counters().doubled), (0, 0));
-}
-
-#[test]
-fn a_connection_that_is_not_used_is_closed_so_that_others_can_be_served() {
-    let mut seeker = seeker(64, 0);
-    let asked = requests(&mut seeker, at(0));
-    seeker.handle_offer(at(0), asked[0].0, SERVER, &Offer { part: asked[0].1, offered: member(1) });
-    seeker.handle_offer(at(0), asked[1].0, SERVER, &Offer { part: asked[1].1, offered: member(2) });
-    actions(&mut seeker);
-    for object in 0..32 {
-        seeker.arrived(at(10), Source::Member(MemberId(1)), object, true);
-    }
-    seeker.handle_timeout(at(100));
-    assert!(actions(&mut seeker).is_empty());
-    seeker.handle_timeout(at(301));
-    assert_eq!(actions(&mut seeker), [Action::Drop(MemberId(1))]);
-    assert_eq!(seeker.counters().failures, 0);
 }
 
 #[test]
