@@ -25,8 +25,8 @@ static PASS_ON: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 static CHANGE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 /// Hint for a target that got only a part of an image.
-pub(crate) const GO_ON: &str =
-    "the target holds a part of the image; the same command with --resume goes on from here";
+pub(crate) const GO_ON: &str = "the target holds a part of the image (a file has the name NAME.part until it is \
+                                whole); the same command with --resume goes on from here";
 
 /// What an interruption leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Checks, confirms and opens the target of an install or fetch.
 
 mod copies;
+mod draft;
 mod into;
 mod kind;
 mod room;
@@ -14,6 +15,7 @@ pub(crate) use copies::new_volumes;
 use disk::device::NullTarget;
 use disk::logical_volume::LogicalVolume;
 use disk::{Geometry, ReadAt, TargetOptions, WriteAt};
+pub(crate) use draft::{Drafts, beginnings, is_begun};
 use image::{Catalogue, FreeSpace, InstallOptions, Manifest, OldSignature, Reuse};
 pub(crate) use into::{check_source_disk, is_of_one_volume, set_place};
 pub(crate) use kind::{STDOUT, is_null, is_plain};

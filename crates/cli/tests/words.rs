@@ -115,7 +115,15 @@ fn who_interrupts_is_told_what_it_leaves_behind() {
         let said = interrupted(&bench, bench.command(&words), |_| asks.recv_timeout(PATIENCE).unwrap());
         assert!(said.contains(told) && said.ends_with("exit: 130\n"), "{words}: {said}");
         assert!(said.contains(hint) && said.contains("hint: ") != hint.is_empty(), "{words}: {said}");
+        // Half a disk has not the name of a whole one.
+        assert!(!bench.path("out.img").exists() && bench.path("out.img.part").exists(), "{words}");
     }
+    let done = bench.see("install web out.img --resume");
+    assert!(done.contains("on out.img: ") && done.ends_with("exit: 0\n"), "{done}");
+    bench.tool("cmp disk.img out.img");
+    assert!(!bench.path("out.img.part").exists());
+    // Nor has an old file that was half overwritten. It can't be told which of two is meant.
+    std::fs::write(bench.path("out.img"), vec![7; 4 << 20]).unwrap();
     let (url, asks) = way();
     let words = format!("install web out.img --json --overwrite --repo {url} --token-file write.token");
     let said = interrupted(&bench, bench.command(&words), |_| asks.recv_timeout(PATIENCE).unwrap());
@@ -123,6 +131,11 @@ fn who_interrupts_is_told_what_it_leaves_behind() {
     let record: serde_json::Value = serde_json::from_str(record).unwrap();
     assert_eq!((&record["type"], &record["exit"]), (&"error".into(), &130.into()), "{record}");
     assert!(record["hint"].as_str().unwrap().contains(resume), "{record}");
+    assert!(!bench.path("out.img").exists());
+    std::fs::write(bench.path("out.img"), "another").unwrap();
+    let both = bench.see("install web out.img --overwrite");
+    assert!(both.contains("out.img.part") && both.ends_with("exit: 11\n"), "{both}");
+    assert_eq!(std::fs::read(bench.path("out.img")).unwrap(), b"another");
 
     // Nobody reads on, so most of the disk does not fit into the pipe.
     let said = interrupted(&bench, bench.command("install web -"), |child| {

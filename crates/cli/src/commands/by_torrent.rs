@@ -24,7 +24,7 @@ use super::serving;
 use crate::args::{Effort, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt;
-use crate::target;
+use crate::target::{self, Drafts};
 use crate::ui::progress::{Meter, show_rate};
 
 /// How a version is fetched.
@@ -63,7 +63,7 @@ pub(crate) fn fetch(
     context: &Context,
     (client, version): (&Arc<Client>, &SignedManifest),
     writes: Writes<'_>,
-    (disks, reporter): (Vec<Arc<dyn WriteAt>>, HostReporter),
+    (disks, drafts, reporter): (Vec<Arc<dyn WriteAt>>, Drafts, HostReporter),
     way: &Way,
 ) -> Result<()> {
     let Writes { targets, writing, effort } = writes;
@@ -80,6 +80,7 @@ pub(crate) fn fetch(
         let failure: Failure = explain(error, &targets[0]);
         if failure.exit == Exit::Interrupted { interrupt::failure() } else { failure }
     })?;
+    drafts.finish()?;
     let reference = format!("{}@{}", version.manifest.image, version.manifest.number);
     // Before anybody is told that the target is ready.
     let copy = way.serve_copy.then(|| ServedCopy::of(context, &targets[0], &done.content)).transpose();

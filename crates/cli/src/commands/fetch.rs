@@ -23,6 +23,7 @@ use super::serving::{serve, while_there};
 use crate::args::parse::{parse_buffer, parse_rate, parse_size, parse_window};
 use crate::args::{Effort, ServerAccess, Transport, Writing};
 use crate::exit::{Exit, Failure, Result};
+use crate::target::Drafts;
 use crate::ui::progress::{Meter, show_rate};
 use crate::{connect, interrupt, repository, target, version};
 
@@ -197,8 +198,8 @@ fn run_here(context: &Context, args: &Args, starter: Option<aside::Starter>) -> 
     let reporter = HostReporter::start(&client, &name, reference);
     let reporter = if target::is_null(&args.target) { reporter.only_verifying() } else { reporter };
     if let Some(port) = args.torrent {
-        let disks = match open_all(context, args, &targets, (manifest, &client), &stop) {
-            Ok(disks) => disks,
+        let (disks, drafts) = match open_all(context, args, &targets, (manifest, &client), &stop) {
+            Ok(opened) => opened,
             Err(refused) => {
                 reporter.refused(&refused.message);
                 return Err(refused);
@@ -209,10 +210,14 @@ fn run_here(context: &Context, args: &Args, starter: Option<aside::Starter>) -> 
         let serve_copy = args.serve_copy;
         let way = by_torrent::Way { port, place, serve_for, serve_copy, stop };
         let writes = by_torrent::Writes { targets: &targets, writing: &args.writing, effort: &args.effort };
-        return by_torrent::fetch(context, (&client, &version), writes, (disks, reporter), &way);
+        return by_torrent::fetch(context, (&client, &version), writes, (disks, drafts, reporter), &way);
     }
     let (done, on_target) = match open_all(context, args, &targets, (manifest, &client), &stop) {
-        Ok(disks) => fetch(context, args, &client, &version, (disks, name, reporter), stop.clone())?,
+        Ok((disks, drafts)) => {
+            let done = fetch(context, args, &client, &version, (disks, name, reporter), stop.clone())?;
+            drafts.finish()?;
+            done
+        }
         Err(refused) => {
             reporter.refused(&refused.message);
             return Err(refused);
@@ -259,9 +264,10 @@ fn plan(
     (manifest, client): (&Manifest, &Client),
 ) -> Result<()> {
     check_form(args)?;
-    check_targets(targets, manifest, (client, client.cipher()), &args.writing)?;
+    let beginnings = target::beginnings(targets, &args.writing);
+    check_targets(&beginnings, manifest, (client, client.cipher()), &args.writing)?;
     let catalogue = Catalogue::load(manifest, client, client.cipher())?;
-    for target in targets {
+    for target in &beginnings {
         target::show_old(target, manifest, &catalogue, &args.writing, context.output)?;
     }
     let record = json!({
@@ -269,7 +275,7 @@ fn plan(
         "target": targets[0].display().to_string(), "targets": target::texts(targets),
         "into": args.writing.into, "encoded_bytes": manifest.statistics.encoded_bytes,
     });
-    context.output.result(&record, || target::plan(targets, manifest, &args.writing))
+    context.output.result(&record, || target::plan(&beginnings, manifest, &args.writing))
 }
 
 /// How this machine takes part in serving others.
@@ -299,10 +305,11 @@ fn open_all(
     targets: &[PathBuf],
     (manifest, client): (&Manifest, &Client),
     stop: &Stop,
-) -> Result<Vec<Arc<dyn WriteAt>>> {
+) -> Result<(Vec<Arc<dyn WriteAt>>, Drafts)> {
     check_form(args)?;
-    check_targets(targets, manifest, (client, client.cipher()), &args.writing)?;
-    for target in targets {
+    let beginnings = target::beginnings(targets, &args.writing);
+    check_targets(&beginnings, manifest, (client, client.cipher()), &args.writing)?;
+    for target in &beginnings {
         target::confirm(target, manifest, &context.global, Some(&args.writing))?;
     }
     interrupt::leaves(left_in(&args.target));

@@ -21,6 +21,7 @@ use crate::args::{Effort, FromServer, Writing};
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::{GO_ON, Leaves};
 use crate::library::{Library, Objects};
+use crate::target::Drafts;
 use crate::ui::output::Output;
 use crate::ui::progress::{Meter, show_rate};
 use crate::{clock, interrupt, paced, repository, target, version};
@@ -99,10 +100,11 @@ fn install(
     library: &Library,
     (version, objects): (&Manifest, &dyn ObjectSource),
 ) -> Result<()> {
-    check_targets(targets, version, (objects, library.cipher()), &args.writing)?;
+    let beginnings = target::beginnings(targets, &args.writing);
+    check_targets(&beginnings, version, (objects, library.cipher()), &args.writing)?;
     let here = if args.writing.compress { Some(repository_of(library)?) } else { None };
     let catalogue = Arc::new(Catalogue::load(version, objects, library.cipher())?);
-    for target in targets {
+    for target in &beginnings {
         target::show_old(target, version, &catalogue, &args.writing, context.output)?;
     }
     if context.global.dry_run {
@@ -111,9 +113,9 @@ fn install(
             "target": targets[0].display().to_string(), "targets": target::texts(targets),
             "into": args.writing.into, "data_bytes": version.statistics.data_bytes,
         });
-        return context.output.result(&record, || target::plan(targets, version, &args.writing));
+        return context.output.result(&record, || target::plan(&beginnings, version, &args.writing));
     }
-    for target in targets {
+    for target in &beginnings {
         target::confirm(target, version, &context.global, Some(&args.writing))?;
     }
     if let Some(repository) = here {
@@ -122,8 +124,8 @@ fn install(
     let began = clock::now();
     let reporter = reporter(library, version, &args.target);
     interrupt::leaves(left_in(&args.target));
-    let disks = match open_targets(targets, version, &args.writing, &args.effort) {
-        Ok(disks) => disks,
+    let (disks, drafts) = match open_targets(targets, version, &args.writing, &args.effort) {
+        Ok(opened) => opened,
         Err(refused) => {
             reporter.into_iter().for_each(|reporter| reporter.refused(&refused.message));
             return Err(refused);
@@ -143,6 +145,7 @@ fn install(
         }
     };
     let done = done.map_err(|error| explain(error, &args.target))?;
+    drafts.finish()?;
     interrupt::leaves(Leaves::Nothing);
     let took = clock::now().duration_since(began);
     let written = record(targets, version, args, &done, took);
@@ -167,23 +170,29 @@ pub(crate) fn check_targets(
     target::check_room(targets, version, writing)
 }
 
-/// Opens all of `targets` for writing.
+/// Opens all of `targets` for writing. Files are drafts until they are whole.
 pub(crate) fn open_targets(
     targets: &[PathBuf],
     version: &Manifest,
     writing: &Writing,
     effort: &Effort,
-) -> Result<Vec<Arc<dyn WriteAt>>> {
+) -> Result<(Vec<Arc<dyn WriteAt>>, Drafts)> {
+    let drafts = Drafts::begin(targets, writing)?;
+    let targets = drafts.paths();
     let open = |path: &PathBuf| Ok(paced::target(target::open(path, version, writing)?, effort.disk_rate));
     let volumes = target::new_volumes(targets, writing);
     let disks = targets.iter().map(open).collect();
     // Once more: a link to a file that was missing leads somewhere now.
     let disks = target::check_distinct(targets).and(disks);
-    if disks.is_err() {
-        // Nothing was written, so nothing is to be left.
-        volumes.iter().for_each(|volume| drop(volume.remove()));
+    match disks {
+        Ok(disks) => Ok((disks, drafts)),
+        Err(failure) => {
+            // Nothing was written, so nothing is to be left.
+            volumes.iter().for_each(|volume| drop(volume.remove()));
+            drafts.call_off();
+            Err(failure)
+        }
     }
-    disks
 }
 
 /// Grows and changes all of `targets` as `writing` asks.
@@ -227,7 +236,8 @@ fn to_compressed(context: &Context, args: &Args, repository: &Repository, versio
     let snapshot = repository.snapshot(&name.parse()?)?;
     meter.begin(Stage::Install, bytes);
     interrupt::leaves(Leaves::PartOfFile);
-    let mut stream = Qcow2Stream::create(&args.target, bytes, threads)?;
+    let drafts = Drafts::begin(std::slice::from_ref(&args.target), &args.writing)?;
+    let mut stream = Qcow2Stream::create(&drafts.paths()[0], bytes, threads)?;
     let copied = snapshot.copy_to(0, bytes, &mut Metered { to: &mut stream, meter: &meter });
     let written = copied.and_then(|()| stream.finish());
     meter.finish();
@@ -235,6 +245,7 @@ fn to_compressed(context: &Context, args: &Args, repository: &Repository, versio
     if !args.writing.no_verify {
         written.verify()?;
     }
+    drafts.finish()?;
     interrupt::leaves(Leaves::Nothing);
     let (took, file_bytes) = (clock::now().duration_since(began), args.target.metadata()?.len());
     let record = json!({
