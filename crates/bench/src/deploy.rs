@@ -1,6 +1,8 @@
 //! Figures of deployments by ssh: what the plan costs beside the transfer, beside scp, with hosts that do not work, and
 //! with many of them. Hosts are network namespaces with an sshd each; they share this machine's cores and its disk.
 
+pub(crate) mod slow_link;
+
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

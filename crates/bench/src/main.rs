@@ -107,7 +107,7 @@ const GROUPS: &[&[&Group]] = &[
     &[&nbd::GROUP, &fuse::GROUP, &attached::GROUP, &commits::GROUP, &kills::GROUP],
     &[&replay::NEAR, &replay::FAR, &cold::GROUP, &real::GROUP],
     &[&netboot::GROUP, &netboot::THREE],
-    &[&deploy::GROUP, &opennebula::GROUP],
+    &[&deploy::GROUP, &deploy::slow_link::GROUP, &opennebula::GROUP],
     torrent::GROUPS,
     thesis::GROUPS,
     &[&coder::GROUP],
