@@ -229,6 +229,18 @@ fn a_host_is_ready_when_the_command_after_has_succeeded() {
 }
 
 #[test]
+fn a_host_whose_command_after_runs_says_so() {
+    let Some(site) = Site::new(1, 1) else { return };
+    let (hosts, target, gate) = (site.hosts(&["1"]), site.path("{host}.img"), site.path("gate"));
+    site.bench.tool("mkfifo gate");
+    let words = ["--to", &hosts, "--target", &target, "--after", &format!("cat {gate}")];
+    let mut running = Running::start(site.command(DISKCAST, &words));
+    running.wait_for(|record| record["hosts"][0]["step"] == "after");
+    std::fs::write(&gate, "go").unwrap();
+    assert_eq!(running.kind("host")["state"], "ready");
+}
+
+#[test]
 fn who_says_it_is_ready_must_have_the_version() {
     let Some(site) = Site::new(1, 1) else { return };
     let hosts = site.hosts(&["1"]);
@@ -245,8 +257,8 @@ fn ctrl_c_ends_the_work_on_the_hosts() {
     let Some(site) = Site::new(1, 8) else { return };
     let (hosts, target) = (site.hosts(&["1"]), site.path("{host}.img"));
     let lock = site.path("lock");
-    // The command before runs until its host is told to stop.
-    let before = format!("echo $$ > {lock}; exec sleep 1000");
+    // The command before runs until its host is told to stop. What it has in the background does not hear INT.
+    let before = format!("sh -c 'echo $$ > {lock}; exec sleep 1000' & wait");
     let words = ["--to", &hosts, "--target", &target, "--before", &before];
     let mut running = Running::start(site.command(DISKCAST, &words));
     while !std::fs::read_to_string(&lock).is_ok_and(|pid| pid.ends_with('\n')) {
@@ -255,7 +267,8 @@ fn ctrl_c_ends_the_work_on_the_hosts() {
     running.signal("INT");
     assert_eq!(running.kind("host")["state"], "left_out");
     let pid = std::fs::read_to_string(&lock).unwrap();
-    assert!(!Path::new(&format!("/proc/{}", pid.trim())).exists(), "the host goes on");
+    let words = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
+    assert_eq!(words, "", "the host goes on");
     assert!(!site.bench.path("host1.img").exists());
 }
 

@@ -104,12 +104,13 @@ fn listen(
     }
 }
 
-/// The steps of an install in their order.
+/// The steps of a job in their order.
 pub(super) fn number_of(step: &str) -> u8 {
     match step {
         "compare" => 1,
         "install" => 2,
         "verify" => 3,
+        "after" => 4,
         _ => 0,
     }
 }

@@ -148,6 +148,7 @@ fn name_of(step: u8) -> &'static str {
         1 => "compare",
         2 => "install",
         3 => "verify",
+        4 => "after",
         _ => "begin",
     }
 }
@@ -177,7 +178,8 @@ fn line(name: &str, deploy: &Deploy, host: usize, now: Instant) -> Option<String
     let HostState::Working { done, total, step, ending, .. } = deploy.host(host) else { return None };
     let words = match (ending, *total) {
         (Some(why), _) => format!("is stopped: {why}"),
-        (None, 0) => "begins".to_owned(),
+        (None, 0) if step.0 == 0 => "begins".to_owned(),
+        (None, 0) => "runs the command after".to_owned(),
         (None, total) => {
             let percent = u128::from(*done) * 100 / u128::from(total);
             let left = deploy.host_left(host, now);

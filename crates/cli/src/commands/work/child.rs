@@ -13,6 +13,7 @@ use net::api::{Copies, HostJob, HostWord};
 use net::clock::Stop;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
@@ -21,7 +22,7 @@ use super::token::JobToken;
 use super::{attach, copy, options, volume};
 use crate::args::{DisksFolder, Keeping};
 use crate::exit::{Exit, Failure, Result};
-use crate::runtime;
+use crate::{runtime, target};
 
 /// How often a lock that another holds is tried.
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
@@ -36,7 +37,16 @@ pub(super) struct Work {
     stop: Stop,
     /// Set when a job that meets others may fetch.
     go: Stop,
-    child: Mutex<Option<rustix::process::Pid>>,
+    child: Mutex<Option<Running>>,
+}
+
+/// A command that runs.
+#[derive(Clone, Copy)]
+enum Running {
+    /// One process, which ends what it started.
+    Program(Pid),
+    /// A shell, whose commands are a process group with it.
+    Shell(Pid),
 }
 
 impl Work {
@@ -47,9 +57,10 @@ impl Work {
         }
         self.stop.stop();
         self.go.stop();
-        self.signal(rustix::process::Signal::INT);
+        // What a shell starts in the background does not hear INT.
+        self.signal(Signal::INT, Signal::TERM);
         std::thread::park_timeout(LAST_TIME_MAX);
-        self.signal(rustix::process::Signal::KILL);
+        self.signal(Signal::KILL, Signal::KILL);
     }
 
     /// The others have arrived, too.
@@ -57,11 +68,13 @@ impl Work {
         self.go.stop();
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    fn signal(&self, of_program: Signal, of_shell: Signal) {
         // Held, so that it is not reaped meanwhile: its number could be another's.
-        if let Some(child) = *self.child.lock() {
-            let _ = rustix::process::kill_process(child, signal);
-        }
+        let _ = match *self.child.lock() {
+            Some(Running::Program(pid)) => kill_process(pid, of_program),
+            Some(Running::Shell(group)) => kill_process_group(group, of_shell),
+            None => Ok(()),
+        };
     }
 
     /// Does it. Returns the root of the version that is there now, and what the fetch reported.
@@ -96,6 +109,7 @@ impl Work {
         }
         if let Some(command) = &job.put.after {
             speaker.doing("runs the command after");
+            speaker.say(&HostWord::Progress { step: "after".to_owned(), done_bytes: 0, total_bytes: 0 });
             self.shell(command, job, "the image is there, but the command after it failed")?;
         }
         Ok(done)
@@ -137,7 +151,7 @@ impl Work {
         }
         let mut command = Command::new(std::env::current_exe()?);
         command.args(options::fetch(&job.put, &job.target, server));
-        if job.resume && Path::new(&job.target).exists() {
+        if job.resume && target::is_begun(Path::new(&job.target)) {
             command.arg("--resume");
         }
         let script = job.put.written.as_deref().map(script).transpose()?;
@@ -160,7 +174,7 @@ impl Work {
             (_, None) => {}
         }
         command.args(&job.put.options).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = self.start(&mut command)?;
+        let mut child = self.start(&mut command, Running::Program)?;
         // It is gone if that fails, and says why.
         let _ = child.stdin.take().expect("it is piped").write_all(token.text().as_bytes());
         let (mut done, mut failure) = (None, None);
@@ -203,8 +217,8 @@ impl Work {
         // What it prints is for people: standard output has words for a program. A file, since what it leaves behind
         // may go on writing there.
         let mut said = tempfile::tempfile()?;
-        let child =
-            self.start(shell.stdin(Stdio::null()).stdout(std::io::stderr()).stderr(said.try_clone()?))?;
+        shell.stdin(Stdio::null()).stdout(std::io::stderr()).stderr(said.try_clone()?);
+        let child = self.start(shell.process_group(0), Running::Shell)?;
         let status = self.wait(child)?;
         let begin = said.seek(SeekFrom::End(0))?.saturating_sub(COMPLAINT_BYTES_MAX);
         said.seek(SeekFrom::Start(begin))?;
@@ -224,24 +238,26 @@ impl Work {
         }
     }
 
-    fn start(&self, command: &mut Command) -> Result<Child> {
+    fn start(&self, command: &mut Command, running: fn(Pid) -> Running) -> Result<Child> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let mut running = self.child.lock();
+        let mut child_now = self.child.lock();
         if self.stop.is_stopped() {
             return Err(called_off());
         }
         let child = command.spawn().map_err(|error| base::Error::from_io(format!("run `{name}`"), error))?;
-        *running = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
+        *child_now = Some(running(Pid::from_child(&child)));
         Ok(child)
     }
 
     fn wait(&self, mut child: Child) -> Result<std::process::ExitStatus> {
         // It is reaped only under the lock.
-        let pid = rustix::process::Pid::from_child(&child);
-        let exited = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
-        let ended = rustix::process::waitid(rustix::process::WaitId::Pid(pid), exited);
-        let mut running = self.child.lock();
-        *running = None;
+        let exited = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let ended = waitid(WaitId::Pid(Pid::from_child(&child)), exited);
+        let running = self.child.lock().take();
+        if let (Some(Running::Shell(group)), true) = (running, self.stop.is_stopped()) {
+            // Whatever the shell left behind. The group has its number until the shell is reaped.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         ended.map_err(|error| base::Error::from_io("wait for a command", std::io::Error::from(error)))?;
         Ok(child.wait()?)
     }
