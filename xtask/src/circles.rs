@@ -32,6 +32,7 @@ const EXCUSED: &[(&str, &[&str], &str)] = &[
             "filesystem::exfat::folder",
             "filesystem::exfat::tree",
             "filesystem::ext",
+            "filesystem::ext::bad",
             "filesystem::ext::groups",
             "filesystem::ext::superblock",
             "filesystem::fat",

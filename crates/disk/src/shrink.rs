@@ -34,6 +34,8 @@ const WAYS: &[(&str, Way, &[&str])] = &[
     ("btrfs", Way::Btrfs, &["mount", "umount", "btrfs"]),
     ("ntfs", Way::Ntfs, &["ntfsresize", "ntfsfix"]),
 ];
+/// How ntfsresize checks a filesystem and tells how small it can be, also of one that lists bad clusters.
+const NTFS_INFO: [&str; 4] = ["--info", "--force", "--bad-sectors", "--no-progress-bar"];
 /// Partitions move by multiples of this many sectors, 1 MiB, so that they stay aligned.
 const ALIGNED: u64 = 2048;
 /// What the boot code of a disk may take of its first sector, with the disk's identifier of an MBR.
@@ -301,10 +303,7 @@ fn least(way: Way, device: &Path) -> Result<u64> {
             mounted.end()?;
             told_number(&printed, "")
         }
-        Way::Ntfs => {
-            let arguments = ["--info", "--force", "--no-progress-bar"];
-            told_number(&run("ntfsresize", &arguments, &[device], None)?, "You might resize at")
-        }
+        Way::Ntfs => told_number(&run("ntfsresize", &NTFS_INFO, &[device], None)?, "You might resize at"),
     }
 }
 
@@ -329,7 +328,7 @@ fn lessen(way: Way, device: &Path, bytes: u64) -> Result<()> {
         }
         Way::Ntfs => {
             let size = bytes.to_string();
-            let arguments = ["--force", "--force", "--no-progress-bar", "--size", &size];
+            let arguments = ["--force", "--force", "--bad-sectors", "--no-progress-bar", "--size", &size];
             run("ntfsresize", &arguments, &[device], Some("y\n"))?;
         }
     }
@@ -430,7 +429,7 @@ fn check(path: &Path, before: &DiskMap, plan: &Plan) -> Result<()> {
     match way {
         Way::Ext => run("e2fsck", &["-f", "-n"], &[device.path()], None)?,
         Way::Btrfs => run("btrfs", &["check", "--readonly"], &[device.path()], None)?,
-        Way::Ntfs => run("ntfsresize", &["--info", "--force", "--no-progress-bar"], &[device.path()], None)?,
+        Way::Ntfs => run("ntfsresize", &NTFS_INFO, &[device.path()], None)?,
     };
     device.end()
 }

@@ -93,3 +93,46 @@ fn dirty_or_contradictory_is_taken_whole() {
         ],
     );
 }
+
+/// Clusters that no file has, that are marked, and of which the table says that they are bad. The entries of files
+/// without gaps mean nothing, whatever is in them.
+#[test]
+fn what_the_filesystem_lists_as_bad_is_not_read() {
+    if !have(TOOLS) || !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    let image = make(&bench, "-c 4K", 40);
+    let good = map_of(&image);
+    let sound = fs::read(&image).unwrap();
+    let sector = |at: usize| u64::from(u32::from_le_bytes(*sound[at..].first_chunk().unwrap())) * 512;
+    let (table, heap) = (sector(TABLE_AT as usize), sector(HEAP_AT as usize));
+    let entry = |cluster: u64| (table + 4 * cluster) as usize;
+    let mark = |disk: &mut [u8], cluster: u64| {
+        disk[entry(cluster)..][..4].copy_from_slice(&[0xF7, 0xFF, 0xFF, 0xFF])
+    };
+    let mut disk = sound.clone();
+    let clusters = u64::from(u32::from_le_bytes(*sound[92..].first_chunk().unwrap()));
+    let bad = clusters - 200..clusters - 190;
+    for cluster in bad.clone() {
+        let bit = cluster - 2;
+        let byte = &mut disk[(heap + bit / 8) as usize];
+        assert_eq!(*byte >> (bit % 8) & 1, 0, "it is free so far");
+        *byte |= 1 << (bit % 8);
+        mark(&mut disk, cluster);
+    }
+    // In use, with an entry that nobody reads: that of a file whose clusters follow each other.
+    let in_use = |cluster: &u64| sound[(heap + (cluster - 2) / 8) as usize] >> ((cluster - 2) % 8) & 1 == 1;
+    let unread = |cluster: &u64| sound[entry(*cluster)..][..4] == [0; 4];
+    let contiguous = (2..clusters).filter(in_use).filter(unread).collect::<Vec<_>>();
+    assert!(!contiguous.is_empty());
+    contiguous.iter().for_each(|&cluster| mark(&mut disk, cluster));
+    fs::write(&image, disk).unwrap();
+
+    let map = map_of(&image);
+    assert_understood(&map, &image, "bad clusters");
+    assert_eq!(map.allocated, good.allocated);
+    // A healthy disk that gets it has the list as well, which is no error.
+    let restored = bench.restore(&image, &map);
+    assert_same(&bench, &image, &restored, "bad clusters");
+}

@@ -175,3 +175,75 @@ fn free_space_is_what_e2fsprogs_says_and_restored_disks_are_whole() {
         assert_same_files(&bench, &image, &restored, options);
     }
 }
+
+/// The blocks that dumpe2fs lists as bad.
+fn bad_by_e2fsprogs(image: &Path) -> Vec<u64> {
+    run("dumpe2fs -b", &[&image]).lines().map(|line| line.trim().parse().unwrap()).collect()
+}
+
+#[test]
+fn what_the_filesystem_lists_as_bad_is_not_read() {
+    if !have(&["mke2fs", "debugfs", "dumpe2fs", "e2fsck"]) {
+        return;
+    }
+    // Some fit in the inode; others need blocks of numbers, at two depths with blocks of 1 KiB.
+    for (options, bytes, bad) in [
+        ("-t ext4 -b 4096", 4096, vec![5000, 5001, 7000]),
+        ("-t ext4 -b 4096 -O ^metadata_csum,uninit_bg", 4096, (5000..5100).collect()),
+        ("-t ext4 -b 1024 -I 128", 1024, (20_000..20_700).step_by(2).collect()),
+        ("-t ext3 -b 2048", 2048, (9000..9020).collect()),
+        ("-t ext2 -b 1024 -r 0", 1024, (12_000..12_280).collect::<Vec<u64>>()),
+    ] {
+        let bench = Bench::new();
+        let list = bench.path("bad");
+        fs::write(&list, bad.iter().map(|block| format!("{block}\n")).collect::<String>()).unwrap();
+        let image = make(&bench, &format!("{options} -l {}", list.display()), 64);
+        assert_eq!(bad_by_e2fsprogs(&image), bad, "mke2fs {options}");
+        let map = map_of(&image);
+        assert_eq!(map.warnings, [""; 0], "mke2fs {options}");
+        let free = map.allocated.gaps_within(map.window);
+        let sectors = bytes / 512;
+        let mut expected = free_by_e2fsprogs(&image);
+        bad.iter().for_each(|block| expected.insert(Extent::new(block * sectors, sectors)));
+        common::ends(map.window).into_iter().for_each(|end| expected.remove(end));
+        assert_eq!(show(&free), show(&expected), "mke2fs {options}");
+
+        // A healthy disk that gets it has the list as well, which is no error.
+        let restored = bench.restore(&image, &map);
+        run("e2fsck -fn", &[&restored]);
+        assert_eq!(bad_by_e2fsprogs(&restored), bad, "mke2fs {options}");
+        assert_same_files(&bench, &image, &restored, options);
+        // What docs/capture.md says of it.
+        assert!(output("e2fsck -fy -L /dev/null", &[&restored]).status.code() <= Some(1), "mke2fs {options}");
+        assert_eq!(bad_by_e2fsprogs(&restored), [0; 0], "mke2fs {options}");
+        run("e2fsck -fn", &[&restored]);
+    }
+}
+
+/// Where a block of the filesystem's own is listed as bad, it is read all the same; a list that is damaged is not
+/// followed.
+#[test]
+fn a_list_of_bad_blocks_frees_nothing_that_is_needed() {
+    if !have(&["mke2fs", "debugfs", "dumpe2fs", "e2fsck"]) {
+        return;
+    }
+    let bench = Bench::new();
+    let list = bench.path("bad");
+    // The second group's copy of the superblock begins with block 8193.
+    fs::write(&list, "8193\n8194\n20000\n").unwrap();
+    let image = make(&bench, &format!("-t ext4 -b 1024 -O ^flex_bg -l {}", list.display()), 64);
+    let map = map_of(&image);
+    assert_eq!(map.warnings, [""; 0]);
+    assert!(bad_by_e2fsprogs(&image).contains(&20_000));
+    assert!(map.allocated.contains(Extent::new(2 * 8193, 4)));
+    assert!(
+        map.allocated.gaps_within(Extent::new(2 * 20_000, 2)) == ExtentSet::of(Extent::new(2 * 20_000, 2))
+    );
+
+    // The first number of inode 1. Its checksum tells that another one was written there.
+    let text = run("dumpe2fs", &[&image]);
+    let table = text.lines().find_map(|line| line.trim().strip_prefix("Inode table at ")).unwrap();
+    let table: u64 = table.split('-').next().unwrap().parse().unwrap();
+    common::write_at(&image, table * 1024 + 0x28, &30_000_u32.to_le_bytes());
+    common::assert_whole(&map_of(&image), "its list of bad blocks is damaged", "another number");
+}

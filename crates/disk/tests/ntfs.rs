@@ -193,3 +193,91 @@ fn a_journal_with_a_client_is_not_clean() {
         assert_eq!(map_of(&image).warnings, [""; 0]);
     }
 }
+
+/// Lists clusters of a new volume as bad, as Windows does: no tool of Linux can. `places` are the bytes of the table of
+/// files and of the bitmap.
+fn list_as_bad(image: &Path, (table, bitmap): (usize, usize), first: u16, count: u16) {
+    let mut disk = fs::read(image).unwrap();
+    let number = |disk: &[u8], at: usize| u32::from_le_bytes(*disk[at..].first_chunk().unwrap()) as usize;
+    let record = table + 8 * 1024;
+    let mut at = record + (number(&disk, record + 20) & 0xFFFF);
+    // The stream in clusters is the last attribute.
+    while disk[at + 8] == 0 {
+        at += number(&disk, at + 4);
+    }
+    let (len, runs) = (number(&disk, at + 4), at + (number(&disk, at + 32) & 0xFFFF));
+    assert_eq!((number(&disk, at), number(&disk, at + len)), (0x80, u32::MAX as usize));
+    let clusters = u16::try_from(number(&disk, at + 24)).unwrap() + 1;
+    let mut list = Vec::new();
+    let mut run = |head: u8, numbers: &[u16]| {
+        list.push(head);
+        numbers.iter().for_each(|number| list.extend(number.to_le_bytes()));
+    };
+    run(2, &[first]);
+    run(0x22, &[count, first]);
+    run(2, &[clusters - first - count]);
+    list.resize(16, 0);
+    disk[runs..runs + 16].copy_from_slice(&list);
+    let new = runs + 16 - at;
+    disk[at + 4] = u8::try_from(new).unwrap();
+    disk[at + new..at + new + 8].copy_from_slice(&[0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0]);
+    let used = u32::try_from(at + new + 8 - record).unwrap();
+    assert!(used < 510, "no fixup is concerned");
+    disk[record + 24..record + 28].copy_from_slice(&used.to_le_bytes());
+    (first..first + count).for_each(|cluster| disk[bitmap + usize::from(cluster / 8)] |= 1 << (cluster % 8));
+    fs::write(image, disk).unwrap();
+}
+
+/// The runs of a file, as ntfscluster prints them: its cluster, that of the volume, and how many.
+fn clusters_of(image: &Path, number: u64) -> Vec<[i64; 3]> {
+    let text = run(&format!("ntfscluster -f -I {number}"), &[&image]);
+    let numbers =
+        |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<_>>>();
+    text.lines().filter_map(|line| numbers(line)?.try_into().ok()).collect()
+}
+
+#[test]
+fn what_the_filesystem_lists_as_bad_is_not_read() {
+    if !have(TOOLS) || !have(&["ntfsresize"]) || !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    let image = bench.random_file("image", 48 << 20, 48);
+    run("mkntfs -Q -F -q -L LABEL -c 4096", &[&image]);
+    let field = fs::read(&image).unwrap();
+    let table = u64::from_le_bytes(*field[48..].first_chunk().unwrap()) as usize * 4096;
+    let bitmap = clusters_of(&image, 6)[0][1] as usize * 4096;
+    list_as_bad(&image, (table, bitmap), 5000, 10);
+    let list = [[0, -1, 5000], [5000, 5000, 10], [5010, -1, 7277]];
+    assert_eq!(clusters_of(&image, 8), list);
+    fill(&Mounted::by("ntfs-3g", &image, bench.tree("filled")).folder, 48);
+
+    let map = map_of(&image);
+    assert_understood(&map, &image, "bad clusters");
+    let free = number(&run("ntfsinfo -m", &[&image]), "Free Clusters") * 8;
+    assert_left_out(&map, free + 10 * 8, "bad clusters");
+    let bad = base::Extent::new(5000 * 8, 10 * 8);
+    assert!(map.allocated.within(bad).next().is_none());
+
+    // A healthy disk that gets it has the list as well, which is no error.
+    let restored = bench.restore(&image, &map);
+    assert_same(&bench, &image, &restored, &[], "bad clusters");
+    run("ntfsresize --info --bad-sectors", &[&restored]);
+    assert_eq!(clusters_of(&restored, 8), list);
+
+    // What docs/capture.md says of it.
+    run("ntfsfix --clear-bad-sectors --clear-dirty", &[&restored]);
+    assert_eq!(clusters_of(&restored, 8), [[0, -1, 12_287]]);
+    assert_sound(&restored);
+
+    // A file that has a cluster from the list contradicts that.
+    let taken = u16::try_from(clusters_of(&image, 68)[0][1]).unwrap();
+    let mut disk = fs::read(&image).unwrap();
+    let record = table + 8 * 1024;
+    let run = disk[record..].windows(5).position(|bytes| bytes == [0x22, 10, 0, 0x88, 0x13]).unwrap();
+    let [low, high] = taken.to_le_bytes();
+    // That cluster alone, and a hole that is as much longer: 7286 clusters.
+    disk[record + run..][..8].copy_from_slice(&[0x22, 1, 0, low, high, 2, 0x76, 0x1C]);
+    fs::write(&image, disk).unwrap();
+    assert_whole(&map_of(&image), "of file 68 is free by the bitmap", "listed, and in use");
+}

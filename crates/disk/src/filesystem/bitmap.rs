@@ -10,6 +10,11 @@ pub(super) fn runs(bitmap: &[u8], count: u64) -> impl Iterator<Item = (u64, u64)
     })
 }
 
+/// Makes a bit 0.
+pub(super) fn clear(bitmap: &mut [u8], bit: u64) {
+    bitmap[usize::try_from(bit / 8).expect("in memory")] &= !(1 << (bit % 8));
+}
+
 /// The index of the first bit, from `from` on, that equals `wanted`; `count` if there is none.
 pub(super) fn find(bitmap: &[u8], from: u64, count: u64, wanted: bool) -> u64 {
     let flip = if wanted { 0 } else { 0xFF };

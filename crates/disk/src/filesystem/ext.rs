@@ -1,6 +1,7 @@
 //! Reads ext2, ext3 and ext4 (Linux Documentation/filesystems/ext4; e2fsprogs lib/ext2fs). The superblock tells which
 //! of the three it is and whether it is clean; the block bitmaps tell which blocks are in use.
 
+mod bad;
 mod groups;
 mod superblock;
 

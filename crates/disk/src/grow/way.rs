@@ -54,7 +54,12 @@ pub(super) fn enlarge(way: Way, device: &Path, filesystem: Option<&Filesystem>) 
             mounted.end()?;
         }
         Way::Ntfs => {
-            run("ntfsresize", &["--force", "--force", "--no-progress-bar"], &[device], Some("y\n"))?;
+            run(
+                "ntfsresize",
+                &["--force", "--force", "--bad-sectors", "--no-progress-bar"],
+                &[device],
+                Some("y\n"),
+            )?;
         }
         Way::Swap => {
             let mut arguments = Vec::new();

@@ -8,6 +8,9 @@ use crate::volume::Volume;
 const PIECE_BYTES: u64 = 64 << 10;
 /// The entry of the last cluster of a chain.
 const LAST: u32 = 0xFFFF_FFFF;
+/// The entry of a cluster that can't be read. It says so only of what belongs to no file: nobody writes the entries of
+/// a file whose clusters follow each other.
+pub(super) const BAD: u32 = 0xFFFF_FFF7;
 /// A folder has at most this many bytes (section 7.4, "Directory entries").
 const FOLDER_BYTES_MAX: u64 = 256 << 20;
 
@@ -75,7 +78,8 @@ impl<'a, 'v> Chains<'a, 'v> {
         Ok(bytes)
     }
 
-    fn entry(&mut self, cluster: u64) -> Result<u32, Why> {
+    /// What the table says of a cluster.
+    pub(super) fn entry(&mut self, cluster: u64) -> Result<u32, Why> {
         let offset = cluster * 4;
         if self.at != Some(offset / PIECE_BYTES) {
             let start = offset / PIECE_BYTES * PIECE_BYTES;

@@ -1,15 +1,16 @@
-//! Reads the bitmap of clusters, and all folders, and checks that what belongs to a file is marked.
+//! Reads the bitmap of clusters, and all folders, and checks that what belongs to a file is marked. Of what is marked
+//! and belongs to none, it takes out what the table lists as bad.
 
 use std::collections::HashSet;
 
-use super::super::bitmap::find;
+use super::super::bitmap::{self, find};
 use super::super::{Why, require};
-use super::chains::{Chains, Run};
+use super::chains::{BAD, Chains, Run};
 use super::folder::{self, Clusters};
 use super::{Boot, FIRST_CLUSTER};
 use crate::volume::Volume;
 
-/// The bitmap: bit 0 is the first cluster.
+/// The bitmap without bad clusters; bit 0 is the first cluster.
 pub(super) fn checked_bitmap(boot: &Boot, volume: &Volume) -> Result<Vec<u8>, Why> {
     let mut chains = Chains::new(boot, volume);
     let root_runs = chains.follow(boot.root, None)?;
@@ -18,13 +19,14 @@ pub(super) fn checked_bitmap(boot: &Boot, volume: &Volume) -> Result<Vec<u8>, Wh
     let upcase = root.upcase.ok_or_else(|| Why::Whole("it has no table of letters".to_owned()))?;
     let runs = runs_of(&mut chains, bitmap)?;
     let map = read_bitmap(boot, volume, &runs, bitmap.bytes)?;
-    let mut walk = Walk { chains, map, folders: HashSet::new(), read_clusters: 0 };
+    let rest = map.clone();
+    let mut walk = Walk { chains, map, rest, folders: HashSet::new(), read_clusters: 0 };
     walk.check_marked(&runs)?;
     walk.check_marked(&root_runs)?;
     let runs = runs_of(&mut walk.chains, upcase)?;
     walk.check_marked(&runs)?;
     walk.run(root.clusters)?;
-    Ok(walk.map)
+    walk.without_bad()
 }
 
 fn read_bitmap(boot: &Boot, volume: &Volume, runs: &[Run], bytes: u64) -> Result<Vec<u8>, Why> {
@@ -54,6 +56,8 @@ fn runs_of(chains: &mut Chains, entry: Clusters) -> Result<Vec<Run>, Why> {
 struct Walk<'a, 'v> {
     chains: Chains<'a, 'v>,
     map: Vec<u8>,
+    /// What is marked, without what was found to belong to something.
+    rest: Vec<u8>,
     /// The first clusters of the folders that were found.
     folders: HashSet<u64>,
     read_clusters: u64,
@@ -77,15 +81,28 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Checks that clusters are marked.
-    fn check_marked(&self, runs: &[Run]) -> Result<(), Why> {
+    /// Checks that clusters are marked, and takes them out of the rest.
+    fn check_marked(&mut self, runs: &[Run]) -> Result<(), Why> {
         for &(first, count) in runs {
             let (bit, behind) = (first - FIRST_CLUSTER, first - FIRST_CLUSTER + count);
             let gap = find(&self.map, bit, behind, false);
             require(gap == behind, || {
                 format!("cluster {} is in use, and free by the bitmap", gap + FIRST_CLUSTER)
             })?;
+            (bit..behind).for_each(|bit| bitmap::clear(&mut self.rest, bit));
         }
         Ok(())
+    }
+
+    /// The bitmap without the clusters of the rest that the table lists as bad.
+    fn without_bad(mut self) -> Result<Vec<u8>, Why> {
+        for (first, behind) in bitmap::runs(&self.rest, self.chains.boot.clusters) {
+            for bit in first..behind {
+                if self.chains.entry(bit + FIRST_CLUSTER)? == BAD {
+                    bitmap::clear(&mut self.map, bit);
+                }
+            }
+        }
+        Ok(self.map)
     }
 }

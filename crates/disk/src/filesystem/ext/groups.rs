@@ -2,10 +2,12 @@
 //! (closefs.c, `ext2fs_super_and_bgd_loc2`), the checksums follow Linux (fs/ext4/super.c, fs/ext4/bitmap.c).
 
 use base::wire::{Reader, Truncated};
+use base::{Extent, ExtentSet};
 
 use super::super::bitmap::runs;
 use super::super::checksum::{crc16, crc32c};
 use super::super::{Why, require, units};
+use super::bad;
 use super::superblock::{SUPERBLOCK_OFFSET, Superblock, feature};
 use crate::coverage::Coverage;
 use crate::volume::Volume;
@@ -68,6 +70,7 @@ pub(super) fn read(volume: &Volume, superblock: &Superblock) -> std::result::Res
         superblock,
         layout: Layout::of(superblock),
         used: Coverage::default(),
+        bad: ExtentSet::new(),
         descriptors: vec![0; bitmap_bytes],
         bitmap: vec![0; bitmap_bytes],
     };
@@ -166,6 +169,8 @@ struct Walk<'a, 'v> {
     superblock: &'a Superblock,
     layout: Layout<'a>,
     used: Coverage,
+    /// The blocks that the filesystem lists as bad.
+    bad: ExtentSet,
     /// The block of descriptors that holds the current group.
     descriptors: Vec<u8>,
     /// The block bitmap of the current group.
@@ -175,6 +180,9 @@ struct Walk<'a, 'v> {
 impl Walk<'_, '_> {
     fn group(&mut self, group: u64) -> std::result::Result<(), Why> {
         let descriptor = self.descriptor(group)?;
+        if group == 0 {
+            self.bad = bad::blocks(self.volume, self.superblock, descriptor.inode_table)?;
+        }
         let head = self.layout.head_blocks(group).min(self.superblock.group_blocks(group));
         self.mark(self.layout.superblock_place(group), head)?;
         self.check_places(group, &descriptor)?;
@@ -279,7 +287,8 @@ impl Walk<'_, '_> {
         require(all, || format!("the metadata of group {group} lies outside its valid range"))
     }
 
-    /// Marks the first `clusters` clusters of the group as the current bitmap says; returns the number of free ones.
+    /// Marks the first `clusters` clusters of the group as the current bitmap says, except for bad blocks; returns the
+    /// number of free ones.
     fn take_bitmap(&mut self, group: u64, clusters: u64) -> u64 {
         let (start, per_cluster) = (self.superblock.group_start(group), self.superblock.cluster_blocks());
         let sectors = self.superblock.block_sectors();
@@ -289,7 +298,9 @@ impl Walk<'_, '_> {
             // The last cluster may pass the end of the filesystem.
             let last = (start + behind * per_cluster).min(self.superblock.blocks);
             let run = start + first * per_cluster;
-            self.used.add(units(run, last - run, sectors));
+            for good in self.bad.gaps_within(Extent::between(run, last)).runs() {
+                self.used.add(units(good.start, good.count, sectors));
+            }
         }
         free
     }

@@ -278,6 +278,11 @@ impl Superblock {
         (self.inodes_per_group * self.inode_bytes).div_ceil(self.block_bytes())
     }
 
+    /// Size of an inode in bytes, at least 128.
+    pub(super) fn inode_bytes(&self) -> usize {
+        usize::try_from(self.inode_bytes).expect("16 bits")
+    }
+
     /// Size of a group descriptor in bytes.
     pub(super) fn descriptor_bytes(&self) -> usize {
         usize::try_from(self.descriptor_bytes).expect("16 bits")

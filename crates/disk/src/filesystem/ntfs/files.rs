@@ -1,7 +1,7 @@
 //! Goes through all files: checks that their clusters are marked in the bitmap, and takes out the contents that no
-//! system needs.
+//! system needs, and the clusters that are listed as bad.
 
-use super::super::bitmap::find;
+use super::super::bitmap::{self, find};
 use super::super::{Why, require};
 use super::record::{Attribute, DATA, FILE_NAME, Record, Run, VOLUME_INFORMATION, VOLUME_NAME, Value};
 use super::table::{Stream, Table};
@@ -13,6 +13,9 @@ const LOG: u64 = 2;
 pub(super) const VOLUME: u64 = 3;
 const ROOT: u64 = 5;
 const BITMAP: u64 = 6;
+/// The file whose stream of this name has the bad clusters, in their places: the volume with holes where it is good.
+const BAD_CLUSTERS: u64 = 8;
+const BAD: &[u8] = b"$\0B\0a\0d\0";
 
 /// Files in the root folder whose contents are worthless after a restart.
 const WORTHLESS: [&str; 3] = ["pagefile.sys", "swapfile.sys", "hiberfil.sys"];
@@ -41,10 +44,13 @@ pub(super) fn checked_bitmap(boot: &Boot, volume: &Volume) -> Result<Vec<u8>, Wh
         // What has another name is no such file. A record without names is a part of a file that is told elsewhere.
         let may_be = names.is_empty() || record.base.is_some() || names.iter().any(Option::is_some);
         worthless.extend(names.into_iter().flatten().map(|name| (file, name)));
-        for Attribute { kind, is_named, value } in attributes {
+        for Attribute { kind, name, value } in attributes {
             let Value::Elsewhere { first, runs, .. } = value else { continue };
             runs.iter().try_for_each(|&run| check_marked(boot, &map, run, number))?;
-            if may_be && kind == DATA && !is_named {
+            if file == BAD_CLUSTERS && kind == DATA && name == BAD {
+                // Now, so that a file that is said to have one of them is noticed.
+                clear(&mut map, &runs);
+            } else if may_be && kind == DATA && name.is_empty() {
                 data.push((file, first, runs));
             }
         }
@@ -55,9 +61,7 @@ pub(super) fn checked_bitmap(boot: &Boot, volume: &Volume) -> Result<Vec<u8>, Wh
         if *name == HIBERNATION && first == 0 {
             check_awake(boot, volume, runs.first())?;
         }
-        for (first, count) in runs.into_iter().filter_map(|(first, count)| Some((first?, count))) {
-            (first..first + count).for_each(|bit| clear(&mut map, bit));
-        }
+        clear(&mut map, &runs);
     }
     Ok(map)
 }
@@ -103,7 +107,7 @@ fn data_of<'a, 'v>(
     table.read_record(number, &mut bytes)?;
     let missing = || Why::Whole(format!("the clusters of its file {number} are not told in one record"));
     let record = Record::parse(&mut bytes, number)?.ok_or_else(missing)?;
-    let mut data = record.attributes()?.into_iter().filter(|data| data.kind == DATA && !data.is_named);
+    let mut data = record.attributes()?.into_iter().filter(|data| data.kind == DATA && data.name.is_empty());
     match data.next().map(|data| data.value) {
         Some(Value::Elsewhere { first: 0, initialized, runs }) => {
             let clusters: u64 = runs.iter().map(|(_, count)| count).sum();
@@ -153,7 +157,9 @@ fn check_marked(boot: &Boot, map: &[u8], run: Run, number: u64) -> Result<(), Wh
     require(gap == first + count, || format!("cluster {gap} of file {number} is free by the bitmap"))
 }
 
-fn clear(map: &mut [u8], bit: u64) {
-    let at = usize::try_from(bit / 8).expect("in memory");
-    map[at] &= !(1 << (bit % 8));
+/// Marks the clusters of `runs` as free.
+fn clear(map: &mut [u8], runs: &[Run]) {
+    for bit in runs.iter().filter_map(|&(first, count)| Some(first?..first? + count)).flatten() {
+        bitmap::clear(map, bit);
+    }
 }

@@ -32,7 +32,8 @@ pub(super) struct Record<'a> {
 /// An attribute of a file.
 pub(super) struct Attribute<'a> {
     pub(super) kind: u32,
-    pub(super) is_named: bool,
+    /// Its name, in UTF-16; empty if it has none.
+    pub(super) name: &'a [u8],
     pub(super) value: Value<'a>,
 }
 
@@ -112,8 +113,10 @@ impl<'a> Attribute<'a> {
     fn parse(kind: u32, bytes: &'a [u8]) -> Result<Self, Why> {
         let mut reader = Reader::new(bytes);
         reader.bytes(8)?;
-        let (elsewhere, name_len) = (reader.u8()? != 0, reader.u8()?);
-        reader.bytes(6)?;
+        let (elsewhere, name_len, name_at) = (reader.u8()? != 0, reader.u8()?, reader.u16()?);
+        reader.bytes(4)?;
+        let name = bytes.get(usize::from(name_at)..).and_then(|rest| rest.get(..2 * usize::from(name_len)));
+        let name = if name_len == 0 { &[][..] } else { name.ok_or(Truncated)? };
         let value = if elsewhere {
             let (first, last) = (reader.u64()?, reader.u64()?);
             let runs_at = usize::from(reader.u16()?);
@@ -131,7 +134,7 @@ impl<'a> Attribute<'a> {
             let value = bytes.get(at..).and_then(|rest| rest.get(..len)).ok_or(Truncated)?;
             Value::Here(value)
         };
-        Ok(Self { kind, is_named: name_len > 0, value })
+        Ok(Self { kind, name, value })
     }
 }
 

@@ -88,7 +88,7 @@ impl<'a, 'v> Table<'a, 'v> {
             let (mut found, mut list) = (None, None);
             for attribute in own.attributes()? {
                 match (attribute.kind, attribute.value) {
-                    (DATA, Value::Elsewhere { first: 0, initialized, runs }) if !attribute.is_named => {
+                    (DATA, Value::Elsewhere { first: 0, initialized, runs }) if attribute.name.is_empty() => {
                         found = Some((runs, initialized));
                     }
                     (LIST, Value::Here(value)) => list = Some(value.to_vec()),
@@ -170,8 +170,8 @@ fn runs_from(bytes: &mut [u8], number: u64, wanted: u64) -> Result<Vec<Run>, Why
     let missing = || Why::Whole(format!("file record {number} lacks a piece of the file table"));
     let record = Record::parse(bytes, number)?.ok_or_else(missing)?;
     for attribute in record.attributes()? {
-        if let (DATA, false, Value::Elsewhere { first, runs, .. }) =
-            (attribute.kind, attribute.is_named, attribute.value)
+        if let (DATA, true, Value::Elsewhere { first, runs, .. }) =
+            (attribute.kind, attribute.name.is_empty(), attribute.value)
             && first == wanted
         {
             return Ok(runs);
