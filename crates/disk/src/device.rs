@@ -31,6 +31,12 @@ pub trait ReadAt: Send + Sync {
     /// Fills `buf` with the bytes from `offset`. `Io` if the device fails, or ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
+    /// Reads as [`ReadAt::read_exact_at`] does, but past the page cache if the disk can, however short the range: the
+    /// cache holds pages of several sectors, and has none of a page with one that can't be read.
+    fn read_past_cache_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.read_exact_at(buf, offset)
+    }
+
     /// The disk's name in messages, usually a path.
     fn name(&self) -> &str;
 

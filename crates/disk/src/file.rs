@@ -1,7 +1,7 @@
 //! What sources and targets share: the identity of a file or device, its geometry, its holes, and errors of its I/O.
 
 use std::fs::{File, Metadata, TryLockError};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,6 +9,9 @@ use base::{Error, ErrorKind, Result};
 use rustix::fs::SeekFrom;
 
 use crate::{Geometry, ReadAt};
+
+/// Alignment in bytes of the offsets, lengths and buffers of direct reads; every device and filesystem accepts it.
+pub(crate) const DIRECT_BYTES: usize = 4096;
 
 /// Identifies a file or device; all paths that lead to it give the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +107,31 @@ pub(crate) fn next_data(file: &File, offset: u64, len: u64, end: u64) -> u64 {
         // The filesystem does not know its holes: treat everything as data.
         Err(_) => offset,
     }
+}
+
+/// Reads the range from a file that was opened with `O_DIRECT`. If it or `buf` is not aligned to `unit` bytes, reads
+/// it, extended, into memory that is, and copies it out.
+pub(crate) fn read_direct(direct: &File, buf: &mut [u8], offset: u64, unit: usize) -> std::io::Result<()> {
+    let start = offset / unit as u64 * unit as u64;
+    if (offset | buf.len() as u64 | buf.as_ptr().addr() as u64).is_multiple_of(unit as u64) {
+        return direct.read_exact_at(buf, offset);
+    }
+    let skip = usize::try_from(offset - start).expect("less than a unit");
+    let len = (skip + buf.len()).next_multiple_of(unit);
+    // More than is read, because the start of the vector need not be aligned.
+    let mut memory = vec![0u8; len + DIRECT_BYTES];
+    let shift = memory.as_ptr().align_offset(DIRECT_BYTES);
+    let aligned = &mut memory[shift..shift + len];
+    let mut filled = 0;
+    // The last unit may be incomplete at the end of a file: only the range itself must be read in full.
+    while filled < skip + buf.len() {
+        match direct.read_at(&mut aligned[filled..], start + filled as u64)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => filled += count,
+        }
+    }
+    buf.copy_from_slice(&aligned[skip..skip + buf.len()]);
+    Ok(())
 }
 
 /// The size in bytes of the sectors of a disk that does not tell, as one in a file, so its partition table has to: 4096

@@ -6,12 +6,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use base::Result;
 use base::limits::SECTOR_BYTES;
+use base::{Error, Result};
 use rustix::fs::{Advice, OFlags};
 
 use crate::file::{
-    Identity, device_geometry, identify, identity_of, io_error, next_data, sector_bytes_by_table,
+    Identity, device_geometry, identify, identity_of, io_error, next_data, read_direct, sector_bytes_by_table,
 };
 use crate::{Geometry, ReadAt};
 
@@ -42,6 +42,11 @@ pub fn open_source(path: &Path) -> Result<Source> {
     Source::of(File::open(path).map_err(|e| io_error("open", path, e))?, path)
 }
 
+/// A handle that reads past the page cache.
+fn open_direct(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path)
+}
+
 impl Source {
     /// The source in an open `file`, which `path` names in messages.
     pub(crate) fn of(file: File, path: &Path) -> Result<Self> {
@@ -61,9 +66,7 @@ impl Source {
         // A capture reads from start to end. If the kernel rejects the hint, reads are slower but correct.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
         let is_device = matches!(identity, Identity::Device { .. });
-        let past_cache =
-            || OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path);
-        let direct = is_device.then(past_cache).and_then(std::io::Result::ok);
+        let direct = is_device.then(|| open_direct(path)).and_then(std::io::Result::ok);
         let (path, name) = (path.to_owned(), path.display().to_string());
         let mut source = Self { file, direct, path, name, identity, geometry, end };
         if !is_device {
@@ -106,6 +109,23 @@ impl Source {
         &self.path
     }
 
+    /// The part of `buf` that lies in the file, if `buf` is read from `offset`. What comes after it is zeros.
+    fn without_padding<'b>(&self, buf: &'b mut [u8], offset: u64) -> Result<&'b mut [u8]> {
+        let wanted = buf.len() as u64;
+        let behind = offset.checked_add(wanted).filter(|&behind| behind <= self.geometry.size_bytes);
+        let behind =
+            behind.ok_or_else(|| self.failed(buf.len(), offset, std::io::ErrorKind::UnexpectedEof.into()))?;
+        let padding =
+            usize::try_from(behind.saturating_sub(self.end).min(wanted)).expect("at most buf.len()");
+        let (bytes, zeros) = buf.split_at_mut(buf.len() - padding);
+        zeros.fill(0);
+        Ok(bytes)
+    }
+
+    fn failed(&self, len: usize, offset: u64, error: std::io::Error) -> Error {
+        io_error(&format!("read {len} bytes at offset {offset} of"), &self.path, error)
+    }
+
     /// Reads past the page cache; `None` if the range is shorter than `DIRECT_BYTES_MIN`, if the range or the buffer is
     /// not aligned to sectors, or if the device refuses. This avoids a copy, and the speed does not depend on what the
     /// cache holds.
@@ -130,18 +150,30 @@ impl ReadAt for Source {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let wanted = buf.len() as u64;
-        let failed = |e| io_error(&format!("read {wanted} bytes at offset {offset} of"), &self.path, e);
-        let behind = offset.checked_add(wanted).filter(|&behind| behind <= self.geometry.size_bytes);
-        let behind = behind.ok_or_else(|| failed(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)))?;
-        let padding =
-            usize::try_from(behind.saturating_sub(self.end).min(wanted)).expect("at most buf.len()");
-        let (bytes, zeros) = buf.split_at_mut(buf.len() - padding);
-        zeros.fill(0);
-        match self.read_past_cache(bytes, offset) {
-            Some(read) => read.map_err(failed),
-            None => self.file.read_exact_at(bytes, offset).map_err(failed),
-        }
+        let len = buf.len();
+        let bytes = self.without_padding(buf, offset)?;
+        let read =
+            self.read_past_cache(bytes, offset).unwrap_or_else(|| self.file.read_exact_at(bytes, offset));
+        read.map_err(|e| self.failed(len, offset, e))
+    }
+
+    fn read_past_cache_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let (len, unit) = (buf.len(), self.geometry.logical_sector_bytes.max(512) as usize);
+        let bytes = self.without_padding(buf, offset)?;
+        let opened = match self.direct {
+            Some(_) => None,
+            None => open_direct(&self.open_path()).ok(),
+        };
+        let direct = self.direct.as_ref().or(opened.as_ref());
+        let read = match direct.map(|direct| read_direct(direct, bytes, offset, unit)) {
+            // What takes no direct reads, or not of this alignment.
+            None => self.file.read_exact_at(bytes, offset),
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::InvalidInput => {
+                self.file.read_exact_at(bytes, offset)
+            }
+            Some(read) => read,
+        };
+        read.map_err(|e| self.failed(len, offset, e))
     }
 
     fn name(&self) -> &str {

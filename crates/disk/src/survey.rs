@@ -11,7 +11,7 @@ use crate::map::{DiskMap, Partition, SurveyOptions, TableKind};
 use crate::signature::{self, Claim};
 use crate::table::{self, Entry, Table};
 use crate::volume::{Volume, edges};
-use crate::{Filesystem, ReadAt};
+use crate::{Filesystem, ReadAt, Rescue, unreadable_sector};
 
 /// Types of partitions that hold no filesystem by design: BIOS boot and Microsoft reserved. Capturing them whole gives
 /// no warning.
@@ -25,6 +25,14 @@ pub fn survey(source: &dyn ReadAt, options: &SurveyOptions) -> Result<DiskMap> {
     let table = table::read(source)?;
     check_numbers(source, &table, options)?;
     Survey::new(source, options, table).run()
+}
+
+/// Surveys as [`survey`] does a disk of which some sectors can't be read: a filesystem is captured whole if one of its
+/// own sectors is among them, and a partition table counts as damaged.
+pub fn survey_failing(rescue: &Rescue<'_>, options: &SurveyOptions) -> Result<DiskMap> {
+    let table = table::read(&rescue.filled())?;
+    check_numbers(rescue, &table, options)?;
+    Survey { may_fail: true, ..Survey::new(rescue, options, table) }.run()
 }
 
 /// Checks that there are not too many partitions, and that those that `options` name exist.
@@ -56,6 +64,8 @@ struct Survey<'a> {
     partitions: Vec<Partition>,
     used: Coverage,
     warnings: Vec<String>,
+    /// What can't be read is no error, but a reason to capture whole.
+    may_fail: bool,
 }
 
 impl<'a> Survey<'a> {
@@ -73,7 +83,29 @@ impl<'a> Survey<'a> {
             partitions: Vec::new(),
             used: Coverage::default(),
             warnings,
+            may_fail: false,
         }
+    }
+
+    /// What was read, or the reason why it could not be, if that is no error.
+    fn readable<T>(&self, read: Result<T>) -> Result<std::result::Result<T, String>> {
+        match read {
+            Err(error) if self.may_fail => match unreadable_sector(&error) {
+                Some(sector) => Ok(Err(format!("sector {sector}, which describes it, can't be read"))),
+                None => Err(error),
+            },
+            read => read.map(Ok),
+        }
+    }
+
+    /// The format of `volume` and its sectors that matter.
+    fn contents(&self, volume: &Volume) -> Result<Contents> {
+        Ok(self.readable(inspect(volume, self.options.live))?.unwrap_or_else(|why| Contents {
+            filesystem: identify(volume).ok().flatten(),
+            used: Err(why),
+            end_sectors: volume.sectors(),
+            doubts: Vec::new(),
+        }))
     }
 
     fn run(mut self) -> Result<DiskMap> {
@@ -103,12 +135,12 @@ impl<'a> Survey<'a> {
         if self.table.kind == TableKind::None {
             return self.bare(&Volume::whole(self.source));
         }
-        if self.table.distrust.is_none()
-            && let Some(claim) = self.stranger(entries)?
-        {
-            let name = claim.describe();
-            self.table.distrust =
-                Some(format!("there is a partition table, but also the signature of {name}"));
+        if self.table.distrust.is_none() {
+            let stranger = self.readable(self.stranger(entries))?;
+            self.table.distrust = stranger.map_or_else(Some, |claim| {
+                let name = claim?.describe();
+                Some(format!("there is a partition table, but also the signature of {name}"))
+            });
         }
         if let Some(why) = &self.table.distrust {
             self.warnings.push(format!("the disk is captured whole: {why}"));
@@ -138,13 +170,13 @@ impl<'a> Survey<'a> {
 
     /// Surveys a disk without a table. If its format is known, the map lists it as partition 0.
     fn bare(&mut self, volume: &Volume) -> Result<()> {
-        if identify(volume)?.is_none() {
+        if self.readable(identify(volume))? == Ok(None) {
             self.warnings
                 .push("the disk is captured whole: it has no partition table and no known filesystem".into());
             self.used.add(self.disk);
             return Ok(());
         }
-        let filesystem = self.take(inspect(volume, self.options.live)?, self.disk, "the disk", false);
+        let filesystem = self.take(self.contents(volume)?, self.disk, "the disk", false);
         if filesystem.is_some() {
             self.partitions.push(Partition {
                 number: 0,
@@ -175,9 +207,9 @@ impl<'a> Survey<'a> {
             };
             let volume = Volume::new(self.source, extent);
             if skipped {
-                filesystem = identify(&volume)?;
+                filesystem = self.readable(identify(&volume))?.unwrap_or_default();
             } else {
-                let mut contents = inspect(&volume, self.options.live)?;
+                let mut contents = self.contents(&volume)?;
                 if let Some(doubt) = doubt {
                     contents = distrusted(contents, doubt, extent.count);
                 }

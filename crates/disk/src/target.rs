@@ -10,11 +10,11 @@ use base::{Error, ErrorKind, Result};
 use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::file::{Identity, claim, device_geometry, identify, io_error, next_data};
+use crate::file::{
+    DIRECT_BYTES, Identity, claim, device_geometry, identify, io_error, next_data, read_direct,
+};
 use crate::{Geometry, ReadAt, WriteAt};
 
-/// Alignment in bytes of the offsets, lengths and buffers of direct reads; every device and filesystem accepts it.
-const DIRECT_BYTES: usize = 4096;
 /// Shorter writes go through the page cache, which gathers them.
 const DIRECT_WRITE_BYTES: usize = 64 << 10;
 /// The buffer for writing zeros where neither the device nor the filesystem has a cheaper way.
@@ -115,32 +115,6 @@ fn file_geometry(file: &File, path: &Path, options: &TargetOptions) -> Result<Ge
 impl Target {
     fn failed(&self, what: &str, len: u64, offset: u64, source: impl Into<std::io::Error>) -> Error {
         io_error(&format!("{what} {len} bytes at offset {offset} of"), &self.path, source)
-    }
-
-    /// Reads the range. If it or `buf` is not aligned to `DIRECT_BYTES`, reads it, extended, into memory that is, and
-    /// copies it out.
-    pub(crate) fn read_direct(direct: &File, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        let unit = DIRECT_BYTES as u64;
-        if (offset | buf.len() as u64 | buf.as_ptr().addr() as u64).is_multiple_of(unit) {
-            return direct.read_exact_at(buf, offset);
-        }
-        let start = offset / unit * unit;
-        let skip = usize::try_from(offset - start).expect("less than a unit");
-        let len = (skip + buf.len()).next_multiple_of(DIRECT_BYTES);
-        // One unit more, because the start of the vector need not be aligned.
-        let mut memory = vec![0u8; len + DIRECT_BYTES];
-        let shift = memory.as_ptr().align_offset(DIRECT_BYTES);
-        let aligned = &mut memory[shift..shift + len];
-        let mut filled = 0;
-        // The last unit may be incomplete at the end of a file: only the range itself must be read in full.
-        while filled < skip + buf.len() {
-            match direct.read_at(&mut aligned[filled..], start + filled as u64)? {
-                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-                count => filled += count,
-            }
-        }
-        buf.copy_from_slice(&aligned[skip..skip + buf.len()]);
-        Ok(())
     }
 
     /// Whether the target is a block device.
@@ -283,7 +257,7 @@ impl WriteAt for Target {
 
     fn read_back_at(&self, buf: &mut [u8], offset: u64) -> Result<bool> {
         if let Some(direct) = &self.direct {
-            match Self::read_direct(direct, buf, offset) {
+            match read_direct(direct, buf, offset, DIRECT_BYTES) {
                 Ok(()) => return Ok(true),
                 // Some filesystems accept `O_DIRECT` when opening and reject the reads.
                 Err(e) if e.kind() == std::io::ErrorKind::InvalidInput => {}

@@ -14,11 +14,11 @@ use base::units::show_bytes;
 use rustix::fs::{Advice, OFlags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use crate::file::{Identity, device_geometry, io_error};
+use crate::file::{DIRECT_BYTES, Identity, device_geometry, io_error, read_direct};
 use crate::in_use::{folder_of, loops_over};
 use crate::mounts::device_number;
 use crate::writers::{Writer, is_read, partitions_in, writers};
-use crate::{Source, SurveyOptions, Target};
+use crate::{Source, SurveyOptions};
 
 /// Two ticks of the kernel clock that stamps files: one tick takes 10 ms or less.
 const TICK_NANOSECONDS: i64 = 20_000_000;
@@ -173,7 +173,7 @@ fn counts(path: &Path, disk: &Path) -> bool {
         let before: Option<u64> = reads();
         let direct =
             OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path);
-        let read = direct.and_then(|file| Target::read_direct(&file, &mut [0; 512], 0));
+        let read = direct.and_then(|file| read_direct(&file, &mut [0; 512], 0, DIRECT_BYTES));
         return read.is_ok() && reads() != before;
     }
     true

@@ -16,6 +16,7 @@ mod grow;
 mod lvm;
 mod ntfs;
 mod personal;
+mod rescue;
 mod shrink;
 mod sources;
 mod stacked;

@@ -2,6 +2,7 @@
 //! a disk from its allocated sectors alone.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub(crate) mod bad_disk;
 pub(crate) mod stack;
 
 use std::ffi::OsStr;
