@@ -74,6 +74,7 @@ impl Manifest {
                 changed: false,
                 source: None,
                 live: Vec::new(),
+                unreadable: Vec::new(),
             },
             labels: std::collections::BTreeMap::new(),
             created: created.to_owned(),

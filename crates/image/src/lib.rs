@@ -31,6 +31,7 @@ mod records;
 pub mod signature;
 mod source_record;
 pub mod tree;
+mod unreadable;
 mod workers;
 
 pub use buffer::AlignedBuffer;
@@ -59,6 +60,7 @@ pub use recode::Recoder;
 pub use signature::{Binding, PublicKey, Signature, Signed, Trust};
 pub use source_record::SourceRecord;
 pub use tree::{DecryptedNodes, Difference, Differences, LeafRun, Leaves, Root, TreeBuilder, TreeEditor};
+pub use unreadable::UnreadableRange;
 
 /// Keys that sign manifests and records; a [`PublicKey`] checks what they signed.
 pub use ed25519_dalek::SigningKey;

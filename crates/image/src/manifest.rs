@@ -19,6 +19,7 @@ use crate::made::{Made, is_false};
 use crate::records::{digest_hex, root_record};
 use crate::source_record::SourceRecord;
 use crate::tree::Root;
+use crate::unreadable::{RANGES_MAX, UnreadableRange};
 
 /// The format that this program writes.
 pub const FORMAT: u32 = 1;
@@ -169,6 +170,10 @@ pub struct DiskRecord {
     /// that of a single point in time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub live: Vec<String>,
+    /// The sectors that could not be read, ascending; they are zeros in the image. They count from the start of the
+    /// whole disk.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<UnreadableRange>,
 }
 
 /// One partition, or the filesystem of a disk without a table (number 0).
@@ -346,6 +351,13 @@ impl Manifest {
         let (partitions, labels) = (self.disk.partitions.len(), self.labels.len());
         if partitions > PARTITIONS_MAX || labels > LABELS_MAX {
             return Err(Error::corrupt(format!("{partitions} partitions and {labels} labels in a manifest")));
+        }
+        let ends = |range: &UnreadableRange| {
+            let end = range.start_sector.checked_add(range.sectors);
+            end.is_some_and(|end| end <= self.origin.disk_sectors)
+        };
+        if self.disk.unreadable.len() > RANGES_MAX || !self.disk.unreadable.iter().all(ends) {
+            return Err(Error::corrupt("ranges of unreadable sectors that no disk has"));
         }
         Ok(())
     }

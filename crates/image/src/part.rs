@@ -103,6 +103,9 @@ impl<'a> Part<'a> {
         manifest.disk.partitions = vec![found.clone()];
         manifest.disk.source =
             version.disk.source.as_ref().map(|source| source.moved_by(extent.start)).transpose()?;
+        let place = Extent::new(found.start_sector, found.sectors);
+        let unreadable = version.disk.unreadable.iter().filter_map(|range| range.within(place));
+        manifest.disk.unreadable = unreadable.collect();
         manifest.warnings.clear();
         manifest.layout()?;
         Ok(Self { manifest, own, rest: source })

@@ -162,6 +162,16 @@ fn manifests_that_name_their_repository_are_read_as_ever() {
     assert_eq!(bound(&golden("manifest-v1", &sealed()), &id), Ok(Binding::Nothing));
 }
 
+#[test]
+fn manifests_of_disks_with_unreadable_sectors_are_read_as_ever() {
+    let mut sample = sample();
+    sample.disk.unreadable = [(7, 1), (2048, 24)]
+        .map(|(start_sector, sectors)| image::UnreadableRange { start_sector, sectors })
+        .to_vec();
+    let made = sample.encode(None).unwrap();
+    assert_eq!(Manifest::decode(&golden("manifest-unreadable-v1", &made)).unwrap(), sample);
+}
+
 /// A manifest that records its source disk, and that the disk was in use.
 fn sample_of_a_live_disk() -> Manifest {
     let mut sample = sample();

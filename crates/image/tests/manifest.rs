@@ -1,7 +1,8 @@
 //! Tests manifests: round trip, signatures, damaged bytes, and contradictions that encoding refuses.
 
 use base::ErrorKind;
-use image::{Child, Manifest, PublicKey, Root, SignedManifest, SigningKey};
+use image::manifest::DiskRecord;
+use image::{Child, Manifest, PublicKey, Root, SignedManifest, SigningKey, UnreadableRange};
 
 use crate::common::{manifest, small};
 
@@ -59,7 +60,10 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
 
 #[test]
 fn what_contradicts_itself_is_not_written() {
-    let spoil: [fn(&mut Manifest); 9] = [
+    let unreadable = vec![UnreadableRange { start_sector: 7, sectors: 1 }; 4096];
+    let most = Manifest { disk: DiskRecord { unreadable, ..sample().disk }, ..sample() };
+    assert_eq!(Manifest::decode(&most.encode(None).unwrap()).unwrap(), most);
+    let spoil: [fn(&mut Manifest); 12] = [
         |m| m.chunk_bytes = 3 << 15,
         |m| m.chunk_bytes = 1 << 25,
         |m| m.size_sectors = 0,
@@ -69,6 +73,9 @@ fn what_contradicts_itself_is_not_written() {
         |m| m.origin.start_sector = u64::MAX,
         |m| m.image = "x".repeat(1000),
         |m| m.cipher = "rot13".to_owned(),
+        |m| m.disk.unreadable = vec![UnreadableRange { start_sector: 51_200, sectors: 1 }],
+        |m| m.disk.unreadable = vec![UnreadableRange { start_sector: 1, sectors: u64::MAX }],
+        |m| m.disk.unreadable = vec![UnreadableRange { start_sector: 7, sectors: 1 }; 4097],
     ];
     for (case, spoil) in spoil.iter().enumerate() {
         let mut bad = sample();
