@@ -51,6 +51,34 @@ fn an_image_is_made_committed_to_cloned_and_compared() {
     assert!(bench.see("commit web tail").contains("error: the disk has 1024 bytes, the image 8388608\n"));
 }
 
+/// What is appended may have any length: the rest of its last sector is zeros, as of a raw file that is captured.
+#[test]
+fn what_is_appended_may_have_any_length() {
+    let bench = Bench::new();
+    bench.disk("disk.img", 1, 3);
+    bench.see("create log 1M -q");
+    bench.see("commit log disk.img -q");
+    let mut expected = std::fs::read(bench.path("disk.img")).unwrap();
+    for (number, len) in (3..).zip([1, 511, 512, 1001, 262_144 + 17]) {
+        let piece = vec![u8::try_from(number).unwrap(); len];
+        std::fs::write(bench.path("piece"), &piece).unwrap();
+        let done = bench.see("commit log piece --append");
+        assert!(done.contains(&format!(" as log@{number}, ")) && done.ends_with("exit: 0\n"), "{done}");
+        expected.extend(piece);
+        expected.resize(expected.len().next_multiple_of(512), 0);
+    }
+    std::fs::write(bench.path("expected.img"), expected).unwrap();
+    assert_eq!(bench.see("install log out.img -q"), "exit: 0\n");
+    bench.tool("cmp expected.img out.img");
+
+    std::fs::write(bench.path("piece"), b"").unwrap();
+    let nothing = bench.see("commit log piece --append");
+    assert!(
+        nothing.starts_with("out: nothing differs from log@7\n") && nothing.ends_with("exit: 0\n"),
+        "{nothing}"
+    );
+}
+
 #[test]
 fn usage_tells_own_from_shared_and_copies_heal() {
     let bench = Bench::new();

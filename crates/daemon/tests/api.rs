@@ -465,7 +465,9 @@ fn a_client_writes_reads_appends_and_frees_more_than_a_request_holds() {
     let mut read = vec![0; 20 << 20];
     client.read("web", 64 * mib, &mut read).unwrap();
     assert!(read == bytes[..20 << 20]);
-    assert_eq!(client.append("web", 100, &mut content).unwrap_err().kind(), ErrorKind::Invalid);
+    let odd = client.append("web", 17 * mib + 100, &mut content).unwrap();
+    assert_eq!((odd.offset, odd.disk_bytes), (Some(84 * mib), 101 * mib + 512));
+    assert_eq!(client.append("web", 0, &mut content).unwrap_err().kind(), ErrorKind::Invalid);
 
     assert_eq!(client.clone_image("copy", "web@4").unwrap().number, 1);
     let changes = Changes {

@@ -1,13 +1,14 @@
-//! Appends of writers that overtake each other, one step at a time.
+//! Appends of writers that overtake each other, one step at a time, and of any length.
 //! To see one again: `cargo test --workspace --test store append::<name>`.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
-use store::{Keys, Overseer, PruneEvent, PruneOptions, Repository};
+use base::ErrorKind;
+use store::{Keys, Overseer, PruneEvent, PruneOptions, Repository, Shape};
 
 use crate::common::faulty::{Faulty, Plan, no_trouble};
-use crate::common::{Records, image, publish, setting, stamp};
+use crate::common::{Records, image, in_folder, publish, reference, setting, stamp};
 
 /// Bytes of each append.
 const BYTES: u64 = 512;
@@ -119,4 +120,33 @@ fn two_appends_that_slept_while_their_numbers_were_used_and_deleted_overlap_noth
     offsets.sort_unstable();
     offsets.dedup();
     assert_eq!(offsets.len(), count, "no two appends got the same place");
+}
+
+/// Each append takes whole sectors, and the rest of the last one is zeros, as of a raw file of such a length.
+#[test]
+fn appends_of_any_length_take_whole_sectors() {
+    for sector_bytes in [512, 4096] {
+        let place = in_folder();
+        let blob = place.repository.blob(&image("log"));
+        let sector = u64::from(sector_bytes);
+        let shape = Shape { size_bytes: sector, logical_sector_bytes: sector_bytes, ..Shape::default() };
+        blob.create(&shape, &stamp()).unwrap();
+        let mut expected = vec![0; sector_bytes as usize];
+        for (turn, len) in (1..).zip([1, 100, 511, 512, 513, 65_536, 65_537, 200_007]) {
+            let (offset, _) = blob.append(&vec![turn; len], &stamp()).unwrap();
+            assert_eq!(offset, expected.len() as u64, "{len} bytes, sectors of {sector_bytes}");
+            expected.extend(vec![turn; len]);
+            expected.resize(expected.len().next_multiple_of(sector_bytes as usize), 0);
+        }
+        // What is given later lies in the room that was made.
+        let (offset, _) = blob.append_begun(&[9; 700], 5001, &stamp()).unwrap();
+        blob.write(offset + 700, &[9; 4301], &stamp()).unwrap();
+        expected.extend([9; 5001]);
+        expected.resize(expected.len().next_multiple_of(sector_bytes as usize), 0);
+        assert_eq!(blob.recent().unwrap().size_bytes, expected.len() as u64);
+        let mut found = vec![7; expected.len()];
+        place.repository.snapshot(&reference("log")).unwrap().read(0, &mut found).unwrap();
+        assert!(found == expected, "sectors of {sector_bytes}");
+        assert_eq!(blob.append(&[], &stamp()).unwrap_err().kind(), ErrorKind::Invalid);
+    }
 }

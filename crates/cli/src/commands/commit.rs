@@ -150,8 +150,8 @@ impl Job<'_> {
 
     /// Appends the whole source after the image's `end`.
     fn behind(&self, end: u64) -> Changes {
-        let place = end..end + self.source.bytes;
-        Changes { written: vec![place], ..Changes::default() }
+        let place = Some(end..end + self.source.bytes).filter(|place| !place.is_empty());
+        Changes { written: place.into_iter().collect(), ..Changes::default() }
     }
 
     /// The changes that the options name.

@@ -1,6 +1,8 @@
 //! Reserves space for appends: a create-only record reserves the range before any data is sent, so that appends never
 //! overlap. formats/repository.md, "Appending".
 
+use std::ops::Range;
+
 use base::limits::{DISK_SECTORS_MAX, SECTOR_BYTES};
 use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -32,10 +34,9 @@ struct Reservation {
 }
 
 impl Blob<'_> {
-    /// Reserves `bytes` bytes after the end of the image and after all other reservations; returns their offset.
-    /// `Invalid` unless `bytes` is a positive multiple of the logical sector, `Refused` if the image would be too
-    /// large.
-    pub(super) fn reserve(&self, bytes: u64, stamp: &Stamp) -> Result<u64> {
+    /// Reserves whole logical sectors for `bytes` bytes after the end of the image and after all other reservations;
+    /// returns their range of bytes. `Invalid` if `bytes` is 0, `Refused` if the image would be too large.
+    pub(super) fn reserve(&self, bytes: u64, stamp: &Stamp) -> Result<Range<u64>> {
         let (repository, image) = (self.repository, &self.image);
         for _ in 0..RACES_MAX {
             let Some(last) = repository.newest_number(&layout::appends_of(image))? else {
@@ -51,23 +52,23 @@ impl Blob<'_> {
             // found any more.
             let tip = repository.newest_tip(image)?;
             let unit = u64::from(tip.layout.logical_sector_bytes);
-            if bytes == 0 || !bytes.is_multiple_of(unit) {
-                let text =
-                    format!("append {bytes} bytes to `{image}`: expected whole sectors of {unit} bytes");
-                return Err(Error::new(ErrorKind::Invalid, text));
+            if bytes == 0 {
+                return Err(Error::new(ErrorKind::Invalid, format!("append nothing to `{image}`")));
             }
             let offset = (before.offset + before.bytes).max(tip.layout.size_bytes()).next_multiple_of(unit);
-            if offset.checked_add(bytes).is_none_or(|end| end / SECTOR_BYTES > DISK_SECTORS_MAX) {
+            // An image consists of whole sectors. The next append begins with one of its own.
+            let end = offset.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(unit));
+            let Some(end) = end.filter(|end| end / SECTOR_BYTES <= DISK_SECTORS_MAX) else {
                 let text = format!("append {bytes} bytes to `{image}`: it would be larger than any disk");
                 return Err(Error::new(ErrorKind::Refused, text));
-            }
+            };
             // If the reservation before was deleted, this number may have been used and deleted too, and later
             // appends may use the same space. Then try again. Prunes delete in ascending order, so a number is not
             // free again while the very record before it is there.
-            if self.create_reservation(next(last, image)?, offset, bytes, stamp)? == Created::Ours
+            if self.create_reservation(next(last, image)?, offset, end - offset, stamp)? == Created::Ours
                 && self.reservation_if_any(last)?.is_some_and(|found| found.nonce == before.nonce)
             {
-                return Ok(offset);
+                return Ok(offset..end);
             }
         }
         Err(Error::new(ErrorKind::Io, format!("append to `{image}`: too many other writers append now")))

@@ -182,9 +182,9 @@ impl Blob<'_> {
         )
     }
 
-    /// Appends `bytes` to the image as a new version; the image grows by their length. Returns their offset too.
-    /// Appends of several writers never overlap and are placed in the order of their begin; an append that fails
-    /// leaves free space. `Invalid` unless the length is a multiple of the logical sector.
+    /// Appends `bytes` to the image as a new version; the image grows by their length in whole logical sectors, and the
+    /// rest of the last one is zeros. Returns their offset too. Appends of several writers never overlap and are placed
+    /// in the order of their begin; an append that fails leaves free space. `Invalid` if there are no bytes.
     pub fn append(&self, bytes: &[u8], stamp: &Stamp) -> Result<(u64, Committed)> {
         self.append_begun(bytes, bytes.len() as u64, stamp)
     }
@@ -194,8 +194,8 @@ impl Blob<'_> {
         self.append_part(bytes, bytes, content, stamp)
     }
 
-    /// [`Self::append`] with `room` bytes, of which only `first` are given now. The image grows by `room` bytes, and
-    /// those after `first` are free. Other appends do not use this space; the caller writes it later.
+    /// [`Self::append`] with `room` bytes, of which only `first` are given now. The image grows as for `room` bytes,
+    /// and those after `first` are free. Other appends do not use this space; the caller writes it later.
     pub fn append_begun(&self, first: &[u8], room: u64, stamp: &Stamp) -> Result<(u64, Committed)> {
         let bytes = first.len() as u64;
         if room < bytes {
@@ -212,10 +212,10 @@ impl Blob<'_> {
         content: &dyn Content,
         stamp: &Stamp,
     ) -> Result<(u64, Committed)> {
-        let offset = self.reserve(room, stamp)?;
+        let Range { start: offset, end } = self.reserve(room, stamp)?;
         let dirty = DirtyRanges::new(std::slice::from_ref(&(offset..offset + bytes)), &[]);
         let content = &Moved { content, by: offset };
-        let write = Write { dirty, content, grows_to: offset + room, expected: None, stamp };
+        let write = Write { dirty, content, grows_to: end, expected: None, stamp };
         Ok((offset, publish(self.repository, &self.image, &write)?))
     }
 }

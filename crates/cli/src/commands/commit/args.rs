@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Write all of SOURCE at this offset of the image
     #[arg(long, value_name = "OFFSET", value_parser = parse_size, conflicts_with_all = ["append", "disk"])]
     pub at: Option<u64>,
-    /// Append all of SOURCE to the image
+    /// Append all of SOURCE to the image, which grows by whole sectors: the rest of the last one is zeros
     #[arg(long, conflicts_with_all = ["expect", "disk"])]
     pub append: bool,
     /// Mark these bytes as free: they read as zeros, and are neither stored nor installed; may be repeated
