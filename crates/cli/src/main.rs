@@ -19,11 +19,13 @@ mod library;
 mod notify;
 mod paced;
 mod repository;
+mod rescue_map;
 mod runtime;
 mod seen;
 mod source;
 mod target;
 mod ui;
+mod unreadable;
 mod version;
 
 use std::process::ExitCode;

@@ -34,6 +34,11 @@ impl<D: Inner> ReadAt for Paced<D> {
         self.disk.inner().read_exact_at(buf, offset)
     }
 
+    fn read_past_cache_at(&self, buf: &mut [u8], offset: u64) -> base::Result<()> {
+        self.pace.wait(buf.len());
+        self.disk.inner().read_past_cache_at(buf, offset)
+    }
+
     fn name(&self) -> &str {
         self.disk.inner().name()
     }

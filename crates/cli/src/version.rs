@@ -8,6 +8,7 @@ use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::keys;
 use crate::seen::Seen;
+use crate::unreadable;
 
 /// A name is taken for a typing error if it differs by one in this many characters (Damerau and Levenshtein).
 const CHARACTERS_PER_ERROR: usize = 3;
@@ -16,7 +17,8 @@ const LISTED_MAX: usize = 8;
 
 /// Returns the version that `images`, which are at `place`, have for `reference`. If keys are trusted, one of them
 /// signed it, and it is not older than what this machine saw there. A set of disks is refused. Warns if no trusted key
-/// signed it but that is allowed, and if its disk was in use or changed while it was captured.
+/// signed it but that is allowed, if its disk was in use or changed while it was captured, and if it could not be read
+/// in full.
 pub(crate) fn find(
     context: &Context,
     images: &dyn Images,
@@ -32,8 +34,11 @@ pub(crate) fn find(
         )
         .hint("`diskcast inspect` lists them; `diskcast deploy --resume` attaches them on hosts"));
     }
+    let name = format!("{}@{}", manifest.image, manifest.number);
+    if let Some(lacks) = unreadable::summary(manifest) {
+        context.output.warning(&format!("{name} is not complete: {lacks}"));
+    }
     for how in &manifest.disk.live {
-        let name = format!("{}@{}", manifest.image, manifest.number);
         context.output.warning(&format!("{name} is of no single moment: its disk {how}"));
     }
     Ok(version)

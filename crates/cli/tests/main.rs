@@ -42,6 +42,7 @@ mod peers;
 mod power;
 mod private;
 mod replay;
+mod rescue;
 mod roots;
 mod s3;
 mod server;

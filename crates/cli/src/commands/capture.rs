@@ -1,6 +1,7 @@
 //! `diskcast capture`: stores a disk as a new version of an image, in the repository or on a server.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::ErrorKind;
 use base::units::{show_bytes, show_duration};
@@ -21,7 +22,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::Leaves;
 use crate::source::{self, StableSource};
 use crate::ui::progress::show_rate;
-use crate::{connect, interrupt, repository, version};
+use crate::{connect, interrupt, repository, rescue_map, unreadable, version};
 
 /// Capture a disk as a new version of an image
 ///
@@ -34,6 +35,7 @@ Examples:
   diskcast capture /dev/sda classroom
   diskcast capture /dev/sdb data --freeze         freeze its mounted filesystems during the capture
   diskcast capture /dev/vg0/web web --snapshot    of a logical volume in use
+  diskcast capture /dev/sdb old --rescue          a disk that fails: what can be read of it
   diskcast capture disk.img web --partition 2 --label os=debian-12
   diskcast capture cloud.qcow2 web                a disk of a virtual machine; cloud.img.xz works, too
   ssh other 'dd if=/dev/sdb bs=1M' | diskcast capture - web
@@ -56,6 +58,13 @@ pub(crate) struct Args {
     pub raw: bool,
     #[command(flatten)]
     pub taking: Taking,
+    /// Capture a disk with sectors that can't be read: they become zeros, the version is marked, and the exit code is
+    /// 3. A partition whose filesystem can't be read is captured whole
+    #[arg(long)]
+    pub rescue: bool,
+    /// Also write what was read, and what could not be, to a new map file of GNU ddrescue
+    #[arg(long, value_name = "FILE", requires = "rescue")]
+    pub rescue_map: Option<PathBuf>,
     /// Version whose chunks are not stored or sent again where the disk has them [default: the newest of NAME]
     #[arg(long, value_name = "VERSION")]
     pub base: Option<String>,
@@ -83,6 +92,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let skip = args.skip.clone();
     let options = SurveyOptions { raw: args.raw, partition: args.partition, skip, live: false };
     interrupt::leaves(Leaves::NoVersion);
+    args.rescue_map.as_deref().map_or(Ok(()), rescue_map::check_absent)?;
     let client = match &args.to {
         // A token that may not write is refused before the disk is looked at, or a filesystem frozen.
         Some(server) if !context.global.dry_run => {
@@ -94,7 +104,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     if let Some(address) = source::export(&args.source) {
         let disk = source::open_export(address, &args.taking)?;
         let is_live = !disk.is_read_only();
-        let disk = Disk { disk: &disk, path: &args.source, live: is_live, stable: &[] };
+        let (path, rescue) = (&args.source, args.rescue);
+        let disk = Disk { disk: &disk, path, live: is_live, rescue, stable: &[] };
         return capture(context, args, (image, client), disk, &options);
     }
     let snapshot = args.taking.snapshot.then(|| snapshot(context, &args.source, INSTEAD)).transpose()?;
@@ -152,10 +163,12 @@ pub(crate) fn file(context: &Context, made: Made<'_>, name: &str, effort: &Effor
         skip,
         raw: false,
         taking,
+        rescue: false,
+        rescue_map: None,
         base: Some(base),
         labels: from.labels.clone().into_iter().collect(),
         to: None,
-        access: ServerAccess { token_file: None, wait: std::time::Duration::ZERO },
+        access: ServerAccess { token_file: None, wait: Duration::ZERO },
         chunk: from.chunk_bytes,
         effort: effort.clone(),
     };
@@ -172,7 +185,8 @@ fn read(
 ) -> Result<()> {
     source::read(context, (source, stable), &args.taking, |contents, stable| {
         let (disk, live) = (contents.disk(), stable.iter().any(|stable| stable.is_live()));
-        capture(context, args, to, Disk { disk, path: &args.source, live, stable }, options)
+        let (path, rescue) = (&args.source, args.rescue);
+        capture(context, args, to, Disk { disk, path, live, rescue, stable }, options)
     })
 }
 
@@ -192,6 +206,12 @@ fn capture(
             None => job.to_repository(),
         }
     })
+}
+
+/// A version that was made, and how long that took.
+struct Done {
+    version: Manifest,
+    took: Duration,
 }
 
 struct Job<'a> {
@@ -223,10 +243,11 @@ impl Job<'_> {
                 "a prune considered this capture dead, since it was silent for too long: it starts again";
             self.context.output.warning(text);
         };
-        Writer::retrying(&repository, &repository::stamp(), told, |writer| self.write(&repository, writer))
+        let write = |writer: &Writer| self.write(&repository, writer);
+        self.conclude(&Writer::retrying(&repository, &repository::stamp(), told, write)?)
     }
 
-    fn write(&self, repository: &Repository, writer: &Writer) -> Result<()> {
+    fn write(&self, repository: &Repository, writer: &Writer) -> Result<Done> {
         let known = self.known(repository, repository.name(), repository, repository.cipher())?;
         self.capture((writer, writer.cipher()), known, |draft| Ok(writer.publish(&self.image, draft)?))
     }
@@ -238,13 +259,14 @@ impl Job<'_> {
             _ => {}
         }
         let known = self.known(client, client.url(), client, client.cipher())?;
-        self.capture((client, client.cipher()), known, |draft| {
+        let done = self.capture((client, client.cipher()), known, |draft| {
             let mut key = [0; 16];
             getrandom::fill(&mut key).map_err(std::io::Error::from)?;
             let key = format!("{:032x}", u128::from_be_bytes(key));
             let published = client.publish(self.image.as_str(), draft.encode(None)?, &key)?;
             Ok(Manifest::decode(&published)?)
-        })
+        })?;
+        self.conclude(&done)
     }
 
     /// The chunks of the base, so that unchanged content is neither encoded nor stored again. None if the newest
@@ -279,7 +301,7 @@ impl Job<'_> {
         (sink, cipher): (&dyn ObjectSink, &Cipher),
         known: KnownChunks,
         publish: impl FnOnce(Manifest) -> Result<Manifest>,
-    ) -> Result<()> {
+    ) -> Result<Done> {
         interrupt::leaves(Leaves::NoVersion);
         let began = clock::now();
         let captured = self.surveyed.capture((sink, cipher), known)?;
@@ -287,10 +309,22 @@ impl Job<'_> {
         draft.labels = self.args.labels.iter().cloned().collect();
         let version = publish(draft)?;
         interrupt::leaves(Leaves::Nothing);
-        self.report(&version, clock::now().duration_since(began))
+        Ok(Done { version, took: clock::now().duration_since(began) })
     }
 
-    fn report(&self, version: &Manifest, took: std::time::Duration) -> Result<()> {
+    /// Reports the version. It is there, but if something could not be read, it is not all that was wanted.
+    fn conclude(&self, Done { version, took }: &Done) -> Result<()> {
+        self.report(version, *took)?;
+        if let Some(path) = &self.args.rescue_map {
+            rescue_map::write(path, &self.surveyed.map, &self.surveyed.unreadable())?;
+        }
+        let Some(lacks) = unreadable::summary(version) else { return Ok(()) };
+        let name = format!("{}@{}", version.image, version.number);
+        let hint = format!("the version is marked; `diskcast inspect {name}` shows where");
+        Err(Failure::new(Exit::Partly, format!("{name} is not complete: {lacks}")).hint(hint))
+    }
+
+    fn report(&self, version: &Manifest, took: Duration) -> Result<()> {
         let found = &version.statistics;
         let seconds = took.as_secs_f64();
         let record = json!({
@@ -298,6 +332,7 @@ impl Job<'_> {
             "disk_bytes": super::images::disk_bytes(version), "allocated_bytes": found.allocated_bytes,
             "zero_bytes": found.zero_bytes, "encoded_bytes": found.encoded_bytes, "seconds": seconds,
             "server": self.args.to, "live": version.disk.live,
+            "unreadable_bytes": unreadable::bytes_of(version),
         });
         self.context.output.result(&record, || {
             let rate = show_rate(found.allocated_bytes, took);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use base::limits::SECTOR_BYTES;
 use base::units::show_bytes;
 use image::manifest::{Member, PartitionRecord};
-use image::{Made, Manifest, SurveyRecord};
+use image::{Made, Manifest, SurveyRecord, UnreadableRange};
 use serde_json::json;
 
 use super::Context;
@@ -14,7 +14,7 @@ use crate::args::FromServer;
 use crate::exit::Result;
 use crate::library::{self, Library};
 use crate::ui::table::{Align, Table, printable};
-use crate::{repository, version};
+use crate::{repository, unreadable, version};
 
 /// Show what a version contains
 #[derive(Debug, clap::Args)]
@@ -28,6 +28,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub from: FromServer,
 }
+
+/// Most ranges that are shown as text.
+const RANGES_SHOWN: usize = 16;
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let library = Library::open(context, &args.from)?;
@@ -69,6 +72,10 @@ fn text(version: &Manifest, is_unproven: bool, digest: &str, tags: &[String], si
         line("in doubt", format!("{}; {}", library::MAY_LACK_ZEROS, library::HEALS));
     }
     version.disk.live.iter().for_each(|how| line("live", format!("its disk {how}")));
+    if let Some(lacks) = unreadable::summary(version) {
+        line("unreadable", lacks);
+        unreadable_ranges(version).into_iter().for_each(|range| line("", range));
+    }
     line("disk", size(version));
     line(
         "allocated",
@@ -97,6 +104,18 @@ fn text(version: &Manifest, is_unproven: bool, digest: &str, tags: &[String], si
         text.push_str(&partitions(&version.disk.partitions).render(None));
     }
     text
+}
+
+/// The ranges of bytes that could not be read, on the whole disk.
+fn unreadable_ranges(version: &Manifest) -> Vec<String> {
+    let ranges = &version.disk.unreadable;
+    let bytes = |range: &UnreadableRange| (range.extent().offset_bytes(), range.extent().len_bytes());
+    let text = |(offset, len)| format!("{len} bytes at offset {offset}");
+    let mut shown: Vec<_> = ranges.iter().take(RANGES_SHOWN).map(bytes).map(text).collect();
+    if let Some(more) = ranges.len().checked_sub(RANGES_SHOWN).filter(|&more| more > 0) {
+        shown.push(format!("and {more} ranges more, which --json lists"));
+    }
+    shown
 }
 
 /// What made a version, and with which options its disk was surveyed.

@@ -11,7 +11,7 @@ use crate::args::FromServer;
 use crate::exit::Result;
 use crate::library::Library;
 use crate::ui::table::{Align, Table};
-use crate::{clock, version};
+use crate::{clock, unreadable, version};
 
 /// List the versions of an image, newest first, each with its parent
 #[derive(Debug, clap::Args)]
@@ -68,6 +68,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             "disk_bytes": disk_bytes(version), "allocated_bytes": version.statistics.allocated_bytes,
             "encoded_bytes": version.statistics.encoded_bytes, "live": version.disk.live,
             "made": version.made, "unproven_free": is_unproven,
+            "unreadable_bytes": unreadable::bytes_of(version),
         }));
     }
     context.output.list(&records, &table)
@@ -76,8 +77,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 /// What to know before the version is used.
 fn note(version: &Manifest, is_unproven: bool) -> String {
     let live = (!version.disk.live.is_empty()).then_some("of a live disk");
+    let unread = (!version.disk.unreadable.is_empty()).then_some("could not be read in full");
     let lacks = is_unproven.then_some("zeros may be missing");
-    live.into_iter().chain(lacks).collect::<Vec<_>>().join("; ")
+    live.into_iter().chain(unread).chain(lacks).collect::<Vec<_>>().join("; ")
 }
 
 /// The parent of a version, or the version that it is a copy of, as short text.

@@ -60,6 +60,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let why = match () {
         () if from.origin.start_sector > 0 => Some("is the image of one partition"),
         () if !from.disk.live.is_empty() => Some("was captured while it was in use"),
+        () if !from.disk.unreadable.is_empty() => Some("lacks what could not be read of its disk"),
         () => None,
     };
     if let Some(why) = why {

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use disk::{DiskMap, ReadAt, SurveyOptions};
+use base::ExtentSet;
+use disk::{DiskMap, ReadAt, Rescue, SurveyOptions};
 use image::manifest::{DiskRecord, PartitionRecord};
 use image::{
     CaptureOptions, Captured, ChunkSize, Cipher, KnownChunks, Made, Manifest, ObjectSink, SourceRecord,
+    UnreadableRange,
 };
 
 use super::Context;
@@ -13,7 +15,7 @@ use crate::args::Effort;
 use crate::exit::Result;
 use crate::source::{self, StableSource};
 use crate::ui::progress::Meter;
-use crate::{interrupt, paced, repository};
+use crate::{interrupt, paced, repository, unreadable};
 
 /// The disk, as a source of a capture.
 pub(super) struct Disk<'a> {
@@ -23,6 +25,8 @@ pub(super) struct Disk<'a> {
     pub(super) path: &'a Path,
     /// Whether something may write to it meanwhile.
     pub(super) live: bool,
+    /// Whether what can't be read counts as zeros.
+    pub(super) rescue: bool,
     /// Its files, which must not change meanwhile.
     pub(super) stable: &'a [&'a StableSource<'a>],
 }
@@ -31,6 +35,8 @@ pub(super) struct Disk<'a> {
 pub(super) struct Surveyed<'a> {
     pub(super) context: &'a Context,
     pub(super) disk: Disk<'a>,
+    /// Knows what could not be read of it.
+    rescue: &'a Rescue<'a>,
     /// The options that the survey had.
     pub(super) options: SurveyOptions,
     /// What the survey found.
@@ -52,10 +58,17 @@ pub(super) fn survey(
     let paced = effort.disk_rate.map(|rate| paced::source(disk.disk, rate));
     let read = paced.as_ref().map_or(disk.disk, |paced| paced);
     let options = SurveyOptions { live: disk.live, ..options.clone() };
-    let map = disk::survey(read, &options)?;
+    let rescue = Rescue::new(read);
+    let surveyed = match disk.rescue {
+        true => disk::survey_failing(&rescue, &options),
+        false => disk::survey(&rescue, &options),
+    };
+    let map = surveyed.map_err(|error| unreadable::explain(error, read))?;
     map.warnings.iter().for_each(|warning| context.output.warning(warning));
     let chunk = ChunkSize::from_bytes(chunk_bytes).expect("a checked argument, or from a manifest");
-    then(Surveyed { context, disk: Disk { disk: read, ..disk }, options, map, part_of: None, chunk, effort })
+    let filled = rescue.filled();
+    let disk = Disk { disk: if disk.rescue { &filled } else { &rescue }, ..disk };
+    then(Surveyed { context, disk, rescue: &rescue, options, map, part_of: None, chunk, effort })
 }
 
 impl Surveyed<'_> {
@@ -76,7 +89,13 @@ impl Surveyed<'_> {
         };
         let captured = image::capture(self.disk.disk, &self.map, sink, &options, &meter);
         meter.finish();
-        Ok(captured?)
+        captured.map_err(|error| unreadable::explain(error, self.disk.disk))
+    }
+
+    /// The sectors of the image that could not be read so far.
+    pub(super) fn unreadable(&self) -> ExtentSet {
+        let all = self.rescue.unreadable();
+        self.map.allocated.runs().iter().flat_map(|run| all.within(*run)).collect()
     }
 
     /// The version, without a number, after the last read. An error if the disk changed meanwhile; if that was
@@ -95,6 +114,7 @@ impl Surveyed<'_> {
             draft.disk = DiskRecord { partitions: partitions.collect(), ..whole.disk.clone() };
             draft.disk.live.clear();
         }
+        draft.disk.unreadable = UnreadableRange::all(&self.unreadable());
         if source::is_local(self.disk.path) {
             let mut salt = [0; 16];
             getrandom::fill(&mut salt).map_err(std::io::Error::from)?;

@@ -78,7 +78,7 @@ impl Whole<'_> {
         let holes = Holes { disk, file: file.as_ref() };
         // A filesystem that does not tell whether it is at rest is taken whole, as by `capture --live`.
         let live = stable.iter().any(|stable| stable.is_open_for_writing());
-        let disk = Disk { disk, path, live, stable };
+        let disk = Disk { disk, path, live, rescue: false, stable };
         surveyed::survey(self.context, disk, &options, (base.chunk_bytes, &effort), |mut surveyed| {
             let window = surveyed.map.window.len_bytes();
             if window != expected {

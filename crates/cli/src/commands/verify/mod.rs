@@ -2,11 +2,12 @@
 //! what a version says.
 
 mod disk;
+mod doubts;
 mod pieces;
 mod through;
-mod unproven;
 
 use base::units::{show_bytes, show_duration};
+use doubts::Doubts;
 use serde_json::json;
 use store::{Damage, Healed, How, Reference, RepairReport, Repository, Scope, Signer, VerifyReport, Why};
 
@@ -61,15 +62,15 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let meter = Meter::new(context.output, context.global.quiet);
     let checked = match &args.from.server {
         Some(server) => through::verify(context, args.name.as_deref(), server, &args.from.access, &meter)
-            .map(|(verified, unproven)| Checked {
+            .map(|(verified, doubts)| Checked {
                 report: RepairReport { verified, healed: Vec::new() },
                 is_locked: false,
-                unproven,
+                doubts,
             }),
         None => here(context, args, &meter),
     };
     meter.finish();
-    let Checked { report: RepairReport { verified: report, healed }, is_locked, unproven } = checked?;
+    let Checked { report: RepairReport { verified: report, healed }, is_locked, doubts } = checked?;
     healed.iter().enumerate().try_for_each(|(index, healed)| show_healed(context, index, healed))?;
     if is_locked {
         let note =
@@ -77,7 +78,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         context.output.note(note);
     }
     report.damaged.iter().enumerate().try_for_each(|(index, damage)| show(context, index, damage))?;
-    unproven.iter().enumerate().try_for_each(|(index, version)| unproven::show(context, index, version))?;
+    doubts.show(context)?;
     let took = clock::now().duration_since(began);
     let unreachable = report.damaged.iter().filter(|damage| damage.why == Why::Unreachable).count();
     let damaged = report.damaged.len() - unreachable;
@@ -85,7 +86,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         "type": "verified", "versions": report.versions, "objects": report.objects, "bytes": report.bytes,
         "locked": is_locked, "unreferenced": report.unreferenced, "signers": signers(&report),
         "unsigned": report.unsigned, "damaged": damaged, "unreachable": unreachable, "healed": healed.len(),
-        "unproven_free": unproven.len(),
+        "unproven_free": doubts.unproven.len(), "unreadable": doubts.unreadable.len(),
         "seconds": took.as_secs_f64(),
     });
     context.output.result(&record, || {
@@ -128,8 +129,8 @@ struct Checked {
     report: RepairReport,
     /// Whether the repository's key is missing.
     is_locked: bool,
-    /// The versions whose free space is not proven.
-    unproven: Vec<Reference>,
+    /// The versions that are not all that they should be.
+    doubts: Doubts,
 }
 
 /// Verifies or repairs the repository.
@@ -150,11 +151,11 @@ fn here(context: &Context, args: &Args, meter: &Meter) -> Result<Checked> {
     };
     let (report, is_locked) = (checked?, repository.is_locked());
     let look = |reference: &Reference| repository.look(reference).map(|(found, _)| found);
-    let unproven = match is_locked {
-        true => Vec::new(),
-        false => unproven::find(&repository, args.name.as_deref(), &look)?,
+    let doubts = match is_locked {
+        true => Doubts::default(),
+        false => doubts::find(&repository, args.name.as_deref(), &look)?,
     };
-    Ok(Checked { report, is_locked, unproven })
+    Ok(Checked { report, is_locked, doubts })
 }
 
 fn signers(report: &VerifyReport) -> Vec<serde_json::Value> {

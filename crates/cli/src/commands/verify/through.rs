@@ -5,7 +5,7 @@ use mirror::Images as _;
 use net::clock::Stop;
 use store::{Elsewhere, ImageName, Judge, Reference, TagName, Verification, VerifyReport};
 
-use super::unproven;
+use super::doubts::{self, Doubts};
 use crate::args::ServerAccess;
 use crate::commands::Context;
 use crate::exit::Result;
@@ -15,14 +15,14 @@ use crate::{connect, keys, repository, version};
 const AT_ONCE: usize = 16;
 
 /// Verifies the version `name` on `server`, or else every version and tag there that the token covers. Also returns
-/// those whose free space is not proven.
+/// those that are not all that they should be.
 pub(super) fn verify(
     context: &Context,
     name: Option<&str>,
     server: &str,
     access: &ServerAccess,
     progress: &dyn Progress,
-) -> Result<(VerifyReport, Vec<Reference>)> {
+) -> Result<(VerifyReport, Doubts)> {
     let options = &context.global.keys;
     let client = connect::client(server, access, options, Stop::new(), context.output)?;
     let _keeper = connect::keep_token(context, &client)?;
@@ -35,7 +35,7 @@ pub(super) fn verify(
     let judge = trust.as_ref().map(judge);
     let from = Elsewhere { objects: &client, cipher: client.cipher(), judge, at_once: AT_ONCE };
     let mut verification = Verification::new(from, progress);
-    let unproven = |name| unproven::find(&client, name, &|reference: &Reference| client.find(reference));
+    let doubts = |name| doubts::find(&client, name, &|reference: &Reference| client.find(reference));
     let manifest = |reference: &str| net::fetch::manifest(&client, reference);
     if let Some(name) = name {
         let reference = repository::reference(name)?;
@@ -46,7 +46,7 @@ pub(super) fn verify(
         if let Reference::Tagged(_, tag) = &reference {
             verification.tag(image, tag, client.tag(image.as_str(), tag.as_str()))?;
         }
-        return Ok((verification.finish()?, unproven(Some(name))?));
+        return Ok((verification.finish()?, doubts(Some(name))?));
     }
     for listed in client.images()?.images {
         let image: ImageName = listed.name.parse()?;
@@ -65,5 +65,5 @@ pub(super) fn verify(
         }
         tags.into_iter().try_for_each(|(tag, record)| verification.tag(&image, &tag, record))?;
     }
-    Ok((verification.finish()?, unproven(None)?))
+    Ok((verification.finish()?, doubts(None)?))
 }
