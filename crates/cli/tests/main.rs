@@ -10,6 +10,7 @@ mod attach_common;
 mod attach_places;
 mod attach_waits;
 mod blob;
+mod boot_system;
 mod clouds;
 mod cluster;
 mod cluster_tls;

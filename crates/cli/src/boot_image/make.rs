@@ -11,8 +11,9 @@ use super::tree::{Tree, Wanted};
 use super::{archive, iso, loaders, modules, programs, unified};
 use crate::exit::{Exit, Failure, Result};
 
-/// The first process of a machine, and what its DHCP client calls.
+/// The first process of a machine, how it finds the network, and what its DHCP client calls.
 const INIT: &str = include_str!("../../../../integrations/initramfs/init");
+const NETWORK: &str = include_str!("../../../../integrations/initramfs/network");
 const ADDRESS: &str = include_str!("../../../../integrations/initramfs/address");
 
 /// Says what the boot image is made of.
@@ -47,6 +48,7 @@ pub(crate) fn make(out: &Path, wanted: &Wanted, tell: impl Fn(&str)) -> Result<M
     programs::copy(&tree, &system)?;
     copy_firmware(&tree, &system, wanted)?;
     write(&system.join("init"), INIT, true)?;
+    write(&system.join("usr/share/diskcast/network"), NETWORK, false)?;
     write(&system.join("usr/share/diskcast/address"), ADDRESS, true)?;
     let done = work.path().join("done");
     fs::create_dir_all(&done)?;
