@@ -43,7 +43,9 @@ fn it_looks_for_a_network_card_until_one_is_there_and_says_so() {
     // It booted from another card than the one that is there: that one is waited for, and named.
     let mut shell = wait_for_card(cards, "01-52-54-00-00-00-0A");
     let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.next().unwrap().contains("the address 01-52-54-00-00-00-0A, from which this machine booted"));
+    assert!(
+        lines.next().unwrap().contains("the address 01-52-54-00-00-00-0A, from which this machine booted")
+    );
     assert!(lines.next().unwrap().starts_with("there are eth0 52:54:00:00:00:01: to take each of them"));
     plug_in(cards, "eth1", "52:54:00:00:00:0a");
     assert_eq!(lines.last().unwrap(), "took eth1");

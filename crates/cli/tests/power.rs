@@ -32,7 +32,7 @@ fn machines_are_woken_and_restarted_when_their_job_begins() {
     site.serve(&format!("--power-program {}", power.display()));
     assert!(site.tell(&format!("hosts add {} --name one", card(1))).contains("out: added one"));
     let called = || fs::read_to_string(&called).unwrap_or_default();
-    let made = site.tell("deploy web one --yes --wake --at 3s --disk disk:serial=S1");
+    let made = site.tell("deploy web one --as-captured --yes --wake --at 3s --disk disk:serial=S1");
     assert!(made.contains("when it boots in ") && made.contains("install web@1"), "{made}");
     assert_eq!(called(), "", "it is not woken before its time");
     wait_until("it is switched on", || called() == "on 52:54:00:00:00:01 one\n");
@@ -51,13 +51,13 @@ fn machines_are_woken_and_restarted_when_their_job_begins() {
     // The page's program, by ipmitool and a board.
     let board = Board::start(&site);
     program(&power, &ipmitool_of_the_page(&site.bench.path("bmc-password")));
-    assert!(site.tell("deploy web one --yes --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
+    assert!(site.tell("deploy web one --as-captured --yes --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
     wait_until("the board switches it on", || board.was_told("set power 1"));
-    assert!(site.tell("deploy web one --yes --restart --disk disk:serial=S1").ends_with("exit: 0\n"));
+    assert!(site.tell("deploy web one --as-captured --yes --restart --disk disk:serial=S1").ends_with("exit: 0\n"));
     wait_until("the board switches it off, and on again", || board.was_told("set power 0"));
     // A board that does not answer is named.
     drop(board);
-    assert!(site.tell("deploy web one --yes --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
+    assert!(site.tell("deploy web one --as-captured --yes --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
     wait_until("it is named", || site.log().contains("could not be told to boot: `"));
 }
 

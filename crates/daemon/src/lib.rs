@@ -42,6 +42,7 @@ mod sessions;
 pub mod state;
 pub mod statistics;
 mod steady;
+mod suits;
 mod swarms;
 pub mod token_records;
 mod token_uses;

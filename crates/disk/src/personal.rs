@@ -71,29 +71,14 @@ impl Personal {
         *new_identity || host_name.is_some() || seed.is_some() || !copies.is_empty() || script.is_some()
     }
 
-    /// Checks, before an install, that it can be done on a disk with these partitions. `Refused`, with the reason: no
-    /// Linux root that can be mounted, Windows with new GUIDs, no EFI system partition, a missing tool or file, another
-    /// user than root.
+    /// Checks, before an install, that it can be done on a disk with these partitions, and here. `Refused` as
+    /// [`Personal::fits`], and if a tool or a file is missing, or to another user than root.
     pub fn check(&self, slots: &[Slot]) -> Result<()> {
-        let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
         if !self.is_any() {
             return Ok(());
         }
-        let has = |kind: &str| slots.iter().any(|slot| slot.kind.as_deref() == Some(kind));
-        if self.needs_root() && !ROOTS.iter().any(|(kind, _)| has(kind)) {
-            let why = if has("LVM2_member") { ": a root in LVM can't be mounted here" } else { "" };
-            return refused(format!("the disk has no filesystem that a Linux root can be in{why}"));
-        }
-        if self.new_identity && has("ntfs") {
-            let text =
-                "Windows boots by the GUIDs of its disk and partitions: it gets a new identity by sysprep";
-            return refused(text.to_owned());
-        }
-        if let Some(name) = self.host_name.as_deref().filter(|name| !is_host_name(name)) {
-            return refused(format!(
-                "`{name}` is no host name: letters, digits, dots and hyphens, at most 64"
-            ));
-        }
+        self.fits(slots)?;
+        let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
         let files = self.copies.iter().map(|(from, _)| from).chain(&self.script).chain(&self.seed);
         if let Some(missing) = files.into_iter().find(|path| !path.exists()) {
             return refused(format!("`{}` does not exist", missing.display()));
@@ -103,10 +88,32 @@ impl Personal {
         {
             return refused(format!("`{}` is no absolute path of a file", to.display()));
         }
+        tools::check("this", &self.tools())
+    }
+
+    /// Checks that a disk with these partitions can get it, on whatever machine. `Refused`, with the reason: no Linux
+    /// root that can be mounted, Windows with new GUIDs, no EFI system partition, a name that is none.
+    pub fn fits(&self, slots: &[Slot]) -> Result<()> {
+        let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
+        let has = |kind: &str| slots.iter().any(|slot| slot.kind.as_deref() == Some(kind));
+        if self.new_identity && has("ntfs") {
+            let text =
+                "Windows boots by the GUIDs of its disk and partitions: it gets a new identity by sysprep";
+            return refused(text.to_owned());
+        }
+        if self.needs_root() && !ROOTS.iter().any(|(kind, _)| has(kind)) {
+            let why = if has("LVM2_member") { ": a root in LVM can't be mounted here" } else { "" };
+            return refused(format!("the disk has no filesystem that a Linux root can be in{why}"));
+        }
+        if let Some(name) = self.host_name.as_deref().filter(|name| !is_host_name(name)) {
+            return refused(format!(
+                "`{name}` is no host name: letters, digits, dots and hyphens, at most 64"
+            ));
+        }
         if self.uefi_fallback && !slots.iter().any(esp::is_slot) {
             return refused(esp::NONE.to_owned());
         }
-        tools::check("this", &self.tools())
+        Ok(())
     }
 
     fn tools(&self) -> Vec<&'static str> {
@@ -308,6 +315,7 @@ mod tests {
         for (personal, kinds, words) in [
             (&named, &["vfat", "LVM2_member"][..], "a root in LVM"),
             (&named, &["ntfs"], "no filesystem that a Linux root can be in"),
+            (&Personal { new_identity: true, ..Personal::default() }, &["ntfs"], "sysprep"),
             (&Personal { new_identity: true, ..Personal::default() }, &["ext4", "ntfs"], "sysprep"),
             (
                 &Personal { host_name: Some("a b".to_owned()), ..Personal::default() },

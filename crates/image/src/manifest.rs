@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use base::limits::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, DISK_SECTORS_MAX, LABELS_MAX, NAME_BYTES_MAX, PARTITIONS_MAX,
 };
-use base::{Digest, Error, ErrorKind, Result};
+use base::{Digest, Error, ErrorKind, Extent, Result};
+use disk::grow::Slot;
 use serde::{Deserialize, Serialize};
 
 use crate::cipher::{CIPHER_NAME, Cipher};
@@ -285,6 +286,18 @@ impl Statistics {
 }
 
 impl Manifest {
+    /// The partitions of its disk, as those see them that grow a disk or make it a machine of its own.
+    #[must_use]
+    pub fn slots(&self) -> Vec<Slot> {
+        let slot = |partition: &PartitionRecord| Slot {
+            number: partition.number,
+            extent: Extent::new(partition.start_sector, partition.sectors),
+            type_id: partition.type_id.clone(),
+            kind: partition.filesystem.as_ref().map(|found| found.kind.clone()),
+        };
+        self.disk.partitions.iter().map(slot).collect()
+    }
+
     /// Reads the body of a manifest. `Corrupt` if it is not one or contradicts itself; `Unsupported` if it has a
     /// newer format or needs a feature that this program does not know.
     pub(crate) fn from_body(body: &[u8]) -> Result<Self> {

@@ -9,7 +9,6 @@ use image::{Catalogue, Manifest, VersionReader};
 use serde_json::json;
 
 use super::Context;
-use super::personalize::slots;
 use crate::args::Writing;
 use crate::exit::{Exit, Failure, Result};
 use crate::interrupt::Leaves;
@@ -199,5 +198,5 @@ fn wanted(writing: &Writing) -> Option<u32> {
 }
 
 fn choose(version: &Manifest, wanted: Option<u32>) -> base::Result<Choice> {
-    grow::choose(&slots(version), wanted)
+    grow::choose(&version.slots(), wanted)
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use disk::grow::{self, Slot};
+use disk::grow;
 use disk::personal::STALE;
 use image::Manifest;
 use serde_json::json;
@@ -73,7 +73,7 @@ pub(crate) fn check(target: &Path, version: &Manifest, writing: &Writing) -> Res
     if !target::is_plain(target, writing) {
         return Err(Failure::new(Exit::Usage, "only a disk or a raw file can become a machine of its own"));
     }
-    personal.check(&slots(version)).map_err(|error| Failure::from(error).hint("nothing was written"))
+    personal.check(&version.slots()).map_err(|error| Failure::from(error).hint("nothing was written"))
 }
 
 /// Does it after the install.
@@ -90,15 +90,4 @@ pub(crate) fn after_install(target: &Path, writing: &Writing, output: Output) ->
         failure.hint("the image is installed; `diskcast personalize` tries again")
     };
     apply(target, &writing.own, output).map_err(told)
-}
-
-/// The partitions of a version.
-pub(crate) fn slots(version: &Manifest) -> Vec<Slot> {
-    let slot = |partition: &image::manifest::PartitionRecord| Slot {
-        number: partition.number,
-        extent: base::Extent::new(partition.start_sector, partition.sectors),
-        type_id: partition.type_id.clone(),
-        kind: partition.filesystem.as_ref().map(|found| found.kind.clone()),
-    };
-    version.disk.partitions.iter().map(slot).collect()
 }

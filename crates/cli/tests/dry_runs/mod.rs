@@ -41,7 +41,7 @@ fn words(name: &str) -> &'static str {
         "personalize" => "ext.img --hostname lab-07",
         "serve" => "--listen 127.0.0.1:0 --state new",
         "fetch" => "URL web out.img --token-file write.token",
-        "deploy" => "web lab --server URL",
+        "deploy" => "web lab --as-captured --server URL",
         "agent" => "--once --kept kept",
         "switch" => "--bridge br0 --server 127.0.0.1:1",
         "status" | "doctor" => "URL --token-file write.token",
@@ -119,7 +119,7 @@ impl Site {
         done("attach web --name vm1 --prepare");
         done(&format!("hosts import machines.csv --server {url}"));
         done(&format!("hosts add 52:54:00:00:00:01 --name one --server {url}"));
-        done(&format!("deploy web one --yes --server {url}"));
+        done(&format!("deploy web one --as-captured --yes --server {url}"));
         bench.keep_secret("write.token", bench.command("token --write").output().unwrap().stdout);
         let token = bench.json("token list")[0]["id"].as_str().unwrap().to_owned();
         Self { bench, server, token }
@@ -192,7 +192,10 @@ fn machines_are_overwritten_only_if_somebody_agrees() {
     let url = &site.server.url;
     let before = site.state();
     for (words, question) in [
-        ("deploy web lab", "the disks of one, machine-2 will be overwritten by web@1: nobody is there"),
+        (
+            "deploy web lab --as-captured",
+            "the disks of one, machine-2 will be overwritten by web@1: nobody is there",
+        ),
         (
             "deploy web lab --target disk",
             "the targets of one, machine-2 will be overwritten by web@1: nobody",
@@ -211,4 +214,15 @@ fn machines_are_overwritten_only_if_somebody_agrees() {
     assert!(wrong.contains("`one` is the name of") && wrong.ends_with("exit: 2\n"), "{wrong}");
     let unknown = site.bench.see(&format!("deploy nothing lab --server {url} -n"));
     assert!(unknown.ends_with("exit: 10\n"), "{unknown}");
+    // What an image can't become is told before any machine has its job, with what would work.
+    for (words, why) in [
+        ("deploy web lab", "web@1 can't become a machine of its own: the disk has no filesystem"),
+        ("deploy web lab --target disk -- --hostname {host}", "it can be put there without these options"),
+        ("deploy ext lab --grow --as-captured --yes --dry-run", "WOULD DO"),
+    ] {
+        let said = site.bench.see(&words.replacen("lab", &format!("lab --server {url}"), 1));
+        assert!(said.contains(why), "{said}");
+        assert!(said.ends_with(if why == "WOULD DO" { "exit: 0\n" } else { "exit: 11\n" }), "{said}");
+    }
+    assert_eq!(site.state(), before);
 }

@@ -26,6 +26,7 @@ use crate::event::Event;
 use crate::fleet::{Fleet, News, Task};
 use crate::listener::Peer;
 use crate::netboot::Boots;
+use crate::suits;
 
 /// How long the token of a job lasts, in seconds; who works on the job renews it.
 const JOB_TOKEN_SECONDS: u64 = 3600;
@@ -102,12 +103,15 @@ fn secret_for(app: &App, work: &Work, machine: &str) -> Result<Option<Secret>, F
     Ok(Some(secret.ok_or_else(|| Failure::internal("the token of the job could not be made"))?))
 }
 
-/// The version that a name means, as `image@number`, and what its content is called.
-fn meant(app: &App, name: &str) -> Result<(String, String), Failure> {
+/// The version that `work` means by `name`, as `image@number`, and what its content is called. `Refused` if it can't
+/// become what `work` makes of it.
+fn meant(app: &App, name: &str, work: &Work) -> Result<(String, String), Failure> {
     let reference: Reference = name.parse()?;
     let (version, _) = app.repository.signed_manifest(&reference)?;
     let Manifest { number, root, .. } = &version.manifest;
-    Ok((format!("{}@{number}", reference.image()), root.name().to_hex()))
+    let name = format!("{}@{number}", reference.image());
+    suits::check(&name, &version.manifest.slots(), work)?;
+    Ok((name, root.name().to_hex()))
 }
 
 /// `GET machines`.
@@ -193,15 +197,15 @@ async fn given(
     app.blocking(give).await.map(Json)
 }
 
-/// The work of a request, with the version that is meant: a name that means nothing is told now, not by thirty
-/// machines.
+/// The work of a request, with the version that is meant: a name that means nothing, and what its image can't become,
+/// are told now, not by thirty machines.
 fn checked(app: &App, request: &JobRequest) -> Result<Work, Failure> {
     let work = match &request.work {
         Work::Install { reference, after } => {
-            Work::Install { reference: meant(app, reference)?.0, after: *after }
+            Work::Install { reference: meant(app, reference, &request.work)?.0, after: *after }
         }
         Work::Put(put) if request.disk.is_some() => {
-            let (reference, root) = meant(app, &put.reference)?;
+            let (reference, root) = meant(app, &put.reference, &request.work)?;
             Work::Put(Put { reference, root, ..put.clone() })
         }
         Work::Put(_) => {
