@@ -114,6 +114,7 @@ mod tests {
             expires: 1000,
             lasts: None,
             id: None,
+            brief: false,
         }
     }
 

@@ -81,6 +81,10 @@ pub struct Claims {
     /// Name of the token and its renewals, by which it can be revoked; `None` of tokens of older programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<TokenId>,
+    /// Whether it was made for a job, for the hour in which its holder renews it: it always ends soon, and nobody is
+    /// told of that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub brief: bool,
 }
 
 impl Claims {

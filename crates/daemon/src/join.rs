@@ -112,6 +112,7 @@ fn mint(
         expires: now.saturating_add(lasts),
         lasts: Some(lasts),
         id: Some(TokenId::draw()?),
+        brief: false,
     };
     authority.record_made(&claims, "join token of `diskcast serve`", now)?;
     let secret = authority.mint(&claims);

@@ -26,7 +26,7 @@ pub struct Metrics {
 pub(crate) struct TokenTotals {
     /// Tokens used within the last hour.
     pub in_use: u64,
-    /// Of these, the ones that expire within a day or have expired.
+    /// Of these, the ones that expire within a day or have expired, without those of jobs.
     pub ending: u64,
     /// When the server's join token expires, in seconds since 1970.
     pub join_expires: u64,
@@ -148,7 +148,12 @@ impl Metrics {
 
     fn tokens(&self, page: &mut Page, tokens: &TokenTotals) {
         page.single("tokens", "gauge", "Tokens shown within the last hour", tokens.in_use);
-        page.single("tokens_ending", "gauge", "Of these, those that end within a day", tokens.ending);
+        page.single(
+            "tokens_ending",
+            "gauge",
+            "Of these, those that end within a day and are no job's",
+            tokens.ending,
+        );
         page.single(
             "join_token_expires_seconds",
             "gauge",

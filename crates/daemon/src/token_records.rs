@@ -154,7 +154,7 @@ mod tests {
 
     fn claims(expires: u64) -> Claims {
         let id = Some(TokenId::draw().unwrap());
-        Claims { images: vec!["web".into()], right: Right::Read, expires, lasts: Some(100), id }
+        Claims { images: vec!["web".into()], right: Right::Read, expires, lasts: Some(100), id, brief: false }
     }
 
     #[test]

@@ -22,13 +22,15 @@ pub(crate) struct TokenUses {
 
 struct Use {
     expires: u64,
+    /// It ends soon as it was meant to.
+    brief: bool,
     last: u64,
     told: bool,
 }
 
 impl TokenUses {
     /// Records that a client used the token of `claims` at `now`. Returns true once for each token that expires
-    /// within a day.
+    /// within a day, unless it is a job's.
     pub(crate) fn shown(&self, secret: &str, claims: &Claims, now: u64) -> bool {
         let mut uses = self.uses.lock();
         let name = blake3::hash(secret.as_bytes());
@@ -38,22 +40,26 @@ impl TokenUses {
                 return false;
             }
         }
-        let known = uses.entry(name).or_insert(Use { expires: claims.expires, last: now, told: false });
+        let Claims { expires, brief, .. } = *claims;
+        let known = uses.entry(name).or_insert(Use { expires, brief, last: now, told: false });
         known.last = now;
-        ends_soon(known.expires, now) && !std::mem::replace(&mut known.told, true)
+        known.ends_soon(now) && !std::mem::replace(&mut known.told, true)
     }
 
-    /// Number of tokens in use at `now`, and how many of these expire within a day or have expired.
+    /// Number of tokens in use at `now`, and how many of these expire within a day or have expired. Those of jobs are
+    /// not among the latter.
     pub(crate) fn count(&self, now: u64) -> (u64, u64) {
         let uses = self.uses.lock();
         let in_use = || uses.values().filter(|known| known.last + IN_USE_SECONDS > now);
-        let ending = in_use().filter(|known| ends_soon(known.expires, now));
+        let ending = in_use().filter(|known| known.ends_soon(now));
         (in_use().count() as u64, ending.count() as u64)
     }
 }
 
-fn ends_soon(expires: u64, now: u64) -> bool {
-    expires.saturating_sub(now) <= WARNING_SECONDS
+impl Use {
+    fn ends_soon(&self, now: u64) -> bool {
+        !self.brief && self.expires.saturating_sub(now) <= WARNING_SECONDS
+    }
 }
 
 #[cfg(test)]
@@ -64,8 +70,14 @@ mod tests {
     #[test]
     fn a_token_that_ends_within_a_day_is_told_of_once_and_counted_while_it_is_used() {
         let uses = TokenUses::default();
-        let claims =
-            |expires| Claims { images: vec!["*".into()], right: Right::Read, expires, lasts: None, id: None };
+        let claims = |expires| Claims {
+            images: vec!["*".into()],
+            right: Right::Read,
+            expires,
+            lasts: None,
+            id: None,
+            brief: false,
+        };
         let (day, begins) = (WARNING_SECONDS, 1_000_000_000);
         let (long, short) = (claims(begins + 30 * day), claims(begins + 2 * day));
         assert!(!uses.shown("long", &long, begins) && !uses.shown("short", &short, begins));
@@ -74,8 +86,13 @@ mod tests {
         assert!(uses.shown("short", &short, later) && !uses.shown("short", &short, later + 1));
         assert!(!uses.shown("long", &long, later));
         assert_eq!(uses.count(later), (2, 1));
+        // Of a job's token it is known, however often it is renewed.
+        let job = Claims { lasts: Some(3600), brief: true, ..claims(later + 3600) };
+        let renewed = job.renewed(later + 1).unwrap();
+        assert!(!uses.shown("job", &job, later) && !uses.shown("renewed", &renewed, later + 1));
+        assert_eq!(uses.count(later + 1), (4, 1));
         assert_eq!(uses.count(later + 2 * IN_USE_SECONDS), (0, 0), "nobody uses them any more");
         let many = (0..2 * TOKENS_MAX).map(|index| uses.shown(&format!("{index}"), &short, later));
-        assert_eq!(many.filter(|told| *told).count(), TOKENS_MAX - 2, "memory is bounded");
+        assert_eq!(many.filter(|told| *told).count(), TOKENS_MAX - 4, "memory is bounded");
     }
 }

@@ -66,6 +66,7 @@ fn a_token_says_what_it_grants_and_gives_another_that_grants_the_same() {
         expires: u64::MAX,
         lasts: None,
         id: None,
+        brief: false,
     };
     let secret = bench.state.authority().unwrap().mint(&claims).unwrap();
     let last = connect(&JoinToken { secret, ..bench.server.join_token().clone() });
@@ -369,7 +370,14 @@ fn images_are_made_written_cloned_compared_and_read_in_place() {
     let bench = start(false);
     let mint = |images: &[&str], right| {
         let images = images.iter().map(ToString::to_string).collect();
-        let claims = daemon::authority::Claims { images, right, expires: u64::MAX, lasts: None, id: None };
+        let claims = daemon::authority::Claims {
+            images,
+            right,
+            expires: u64::MAX,
+            lasts: None,
+            id: None,
+            brief: false,
+        };
         bench.state.authority().unwrap().mint(&claims).unwrap().expose().to_owned()
     };
     let writer = mint(&["web", "copy"], daemon::authority::Right::Write);

@@ -118,6 +118,7 @@ fn a_commit_through_a_server_is_one_version_whatever_its_size() {
         expires: u64::MAX,
         lasts: None,
         id: None,
+        brief: false,
     };
     let secret = state.authority().unwrap().mint(&claims).unwrap();
     let token = JoinToken { secret, ..server.join_token().clone() };

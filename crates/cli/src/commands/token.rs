@@ -154,6 +154,7 @@ fn make(context: &Context, args: &Args) -> Result<()> {
         expires: now + args.expires.as_secs(),
         lasts: (!args.no_renewal).then_some(args.expires.as_secs()),
         id: Some(id),
+        brief: false,
     };
     let expires = clock::show_unix(claims.expires);
     let grants = format!("{} {}, until {expires}", doing(claims.right), claims.images.join(" "));

@@ -97,6 +97,7 @@ fn secret_for(app: &App, work: &Work, machine: &str) -> Result<Option<Secret>, F
         expires: now + seconds,
         lasts: Some(seconds),
         id: Some(TokenId::draw()?),
+        brief: seconds == JOB_TOKEN_SECONDS,
     };
     app.authority.record_made(&claims, &format!("machine {machine}"), now)?;
     let secret = app.authority.mint(&claims);

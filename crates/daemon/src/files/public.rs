@@ -29,6 +29,13 @@ impl PublicImages {
 
     /// What everybody may do.
     pub(crate) fn claims(&self) -> Claims {
-        Claims { images: self.images.clone(), right: Right::Read, expires: u64::MAX, lasts: None, id: None }
+        Claims {
+            images: self.images.clone(),
+            right: Right::Read,
+            expires: u64::MAX,
+            lasts: None,
+            id: None,
+            brief: false,
+        }
     }
 }

@@ -59,6 +59,7 @@ impl Bench {
             expires,
             lasts: Some(60),
             id: None,
+            brief: false,
         };
         let secret = self.state.authority().unwrap().mint(&claims).unwrap();
         let token = JoinToken { secret, ..self.server.join_token().clone() };
