@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::thread;
 
 use super::*;
@@ -57,10 +58,15 @@ fn server(answers: Vec<Vec<u8>>) -> (String, thread::JoinHandle<Vec<(String, boo
 }
 
 fn client(address: &str, patience: Duration) -> Client {
-    let token = JoinToken { fingerprint: None, secret: secret() };
     let request_timeout = Duration::from_millis(300);
-    let options =
-        ClientOptions { first_patience: patience, patience, request_timeout, ..ClientOptions::default() };
+    client_of(
+        address,
+        ClientOptions { first_patience: patience, patience, request_timeout, ..ClientOptions::default() },
+    )
+}
+
+fn client_of(address: &str, options: ClientOptions) -> Client {
+    let token = JoinToken { fingerprint: None, secret: secret() };
     Client::connect(address, &token, options).unwrap()
 }
 
@@ -279,10 +285,22 @@ fn where_full_size_packets_are_lost_small_ones_are_used_from_then_on() {
         told.send((is_small, line.to_owned())).unwrap();
         is_small.then(|| if line.starts_with("GET / ") { ok(&[b'-'; 5000]) } else { ok(OBJECT) })
     });
-    let client = client(&address, Duration::from_secs(20));
+    let (tell, words) = std::sync::mpsc::channel();
+    // Long enough for small tests on a busy machine.
+    let client = client_of(
+        &address,
+        ClientOptions {
+            request_timeout: Duration::from_secs(1),
+            tell: Arc::new(move |words| tell.send(words.to_owned()).unwrap()),
+            ..ClientOptions::default()
+        },
+    );
     for _ in 0..2 {
         assert_eq!(&client.object(&object()).unwrap()[..], OBJECT);
     }
+    let said: Vec<String> =
+        words.try_iter().filter(|words| words.contains("loses full-size packets")).collect();
+    assert_eq!(said.len(), 1, "{said:?}");
     // One attempt on a usual connection; after the test, all are on small ones.
     let asked: Vec<_> = asked.try_iter().filter(|(_, line)| line.contains("/objects/")).collect();
     let small: Vec<bool> = asked.into_iter().map(|(is_small, _)| is_small).collect();
@@ -303,4 +321,30 @@ fn a_server_that_is_slow_once_is_not_taken_for_a_network_that_loses_full_size_pa
     assert_eq!(&client(&address, Duration::from_secs(20)).object(&object()).unwrap()[..], OBJECT);
     // The slow attempt, perhaps a bare connection, the test, and the next attempt.
     assert!(asked.try_iter().all(|is_small| !is_small));
+}
+
+#[test]
+fn a_network_that_is_busy_is_not_taken_for_one_that_loses_full_size_packets() {
+    // Of each three connections two get no answer, whatever the size of their packets.
+    let count = AtomicUsize::new(0);
+    let address = picky_server(move |_, line| {
+        let answer = if line.starts_with("GET / ") { ok(&[b'-'; 5000]) } else { ok(OBJECT) };
+        (count.fetch_add(1, Ordering::Relaxed) % 3 == 2).then_some(answer)
+    });
+    let (tell, words) = std::sync::mpsc::channel();
+    let client = client_of(
+        &address,
+        ClientOptions {
+            request_timeout: Duration::from_millis(300),
+            tell: Arc::new(move |words| tell.send(words.to_owned()).unwrap()),
+            ..ClientOptions::default()
+        },
+    );
+    for _ in 0..3 {
+        assert_eq!(&client.object(&object()).unwrap()[..], OBJECT);
+    }
+    // A session that takes it for such a network is not believed either.
+    client.narrow();
+    let said: Vec<String> = words.try_iter().collect();
+    assert!(said.iter().all(|words| !words.contains("full-size")), "{said:?}");
 }

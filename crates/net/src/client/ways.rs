@@ -2,12 +2,14 @@
 //! packets, on connections with small segments.
 //!
 //! Such networks are found by what happens, so that others pay nothing: an attempt that takes too long asks whether a
-//! request of several full-size packets, with an answer of several, passes; and if not, whether it passes in small
-//! segments. What was found holds for all further requests, until an attempt takes too long again.
+//! request of several full-size packets, with an answer of several, passes; and whether, at the same time, it passes
+//! again and again in small segments. A network that is busy, and a server that is slow, pass one like the other. What
+//! was found holds for all further requests, until an attempt takes too long again.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
@@ -30,8 +32,14 @@ const QUICK_ATTEMPTS: u32 = 5;
 /// need at [`UPLOAD_BYTES_PER_SECOND`].
 const STALL_MAX: Duration = Duration::from_secs(5);
 const UPLOAD_BYTES_PER_SECOND: usize = 1 << 20;
-/// Longest wait for the answer of a test.
+/// Longest wait for the answer of a test, and the number of rounds of tests, that must all say the same.
 const TEST_MAX: Duration = Duration::from_secs(3);
+const ROUNDS: u32 = 2;
+/// The same where a session has shown before that full-size packets are lost.
+const NARROW_MAX: Duration = Duration::from_secs(1);
+/// About so many tests with small packets are made while one with full-size ones waits, of which so many must pass.
+const SMALL_TESTS: u32 = 8;
+const SMALL_MIN: u32 = 3;
 /// A message of so many bytes has a full-size packet, whatever the network's packets are: of 9000 bytes at most.
 const FULL_BYTES: usize = 9001;
 /// Bytes of a test's request beside its headers, which servers limit to 16 KiB; and the least bytes of its answer.
@@ -134,41 +142,71 @@ impl Ways {
         if self.tests() != tests {
             return true;
         }
-        if !self.is_there() {
-            return false;
-        }
-        self.tests.fetch_add(1, Ordering::Relaxed);
-        if self.test(&self.whole, options) {
-            *self.way.lock() = Way::Whole;
-            return true;
-        }
-        self.go_small(options)
+        self.is_there() && self.judge(ROUNDS, TEST_MAX.min(options.request_timeout), options)
     }
 
-    /// It was found otherwise that full-size packets are lost: requests travel in small segments, if these pass.
+    /// A session has shown that full-size packets are lost: requests travel in small segments, if one more look says the
+    /// same.
     pub(super) fn narrow(&self, options: &ClientOptions) {
         let _only_one = self.judging.lock();
         if !matches!(&*self.way.lock(), Way::Small(_)) {
-            self.tests.fetch_add(1, Ordering::Relaxed);
-            self.go_small(options);
+            self.judge(1, NARROW_MAX.min(options.request_timeout), options);
         }
     }
 
-    /// Lets requests travel in small segments. False if these do not pass either.
-    fn go_small(&self, options: &ClientOptions) -> bool {
+    /// Chooses the way by so many rounds, each of which may take `limit`: small segments only if in each of them small
+    /// packets passed all the while, and full-size ones did not. A network that is merely busy loses both. False if
+    /// nothing can be said.
+    fn judge(&self, rounds: u32, limit: Duration, options: &ClientOptions) -> bool {
+        self.tests.fetch_add(1, Ordering::Relaxed);
         let small = match &*self.way.lock() {
             Way::Small(small) => Ok(Arc::clone(small)),
             _ => self.small(options).map(Arc::new),
         };
-        let Some(small) = small.ok().filter(|small| self.test(&small.http, options)) else { return false };
+        let Ok(small) = small else { return self.test(&self.whole, limit) };
+        for _ in 0..rounds {
+            match self.round(&small, limit) {
+                Some(true) => {
+                    *self.way.lock() = Way::Whole;
+                    return true;
+                }
+                Some(false) => {}
+                None => return false,
+            }
+        }
         let before = std::mem::replace(&mut *self.way.lock(), Way::Small(small));
         if !matches!(before, Way::Small(_)) {
             (options.tell)(&format!(
-                "the network loses full-size packets on the way to or from {}: going on with small ones",
+                "the network loses full-size packets on the way to or from {}, and passes small ones: going on with \
+                 those",
                 self.server
             ));
         }
         true
+    }
+
+    /// Sends full-size packets and, until these have passed or `limit` is over, small ones again and again. Returns
+    /// whether full-size ones passed; `None` if they did not, but not all small ones either.
+    fn round(&self, small: &Small, limit: Duration) -> Option<bool> {
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            scope.spawn(move || tell.send(self.test(&self.whole, limit)));
+            let mut passed = 0;
+            loop {
+                let is_small = self.test(&small.http, limit);
+                passed += u32::from(is_small);
+                let whole = match told.recv_timeout(limit / SMALL_TESTS) {
+                    Err(RecvTimeoutError::Timeout) if is_small => continue,
+                    // A small one was lost: only a full-size one that passes tells anything.
+                    Err(_) => told.recv().unwrap_or(false),
+                    Ok(whole) => whole,
+                };
+                return match whole {
+                    true => Some(true),
+                    false => (is_small && passed >= SMALL_MIN).then_some(false),
+                };
+            }
+        })
     }
 
     /// Whether the server's machine accepts connections at all, which takes small packets only.
@@ -177,8 +215,8 @@ impl Ways {
         addresses.iter().any(|address| TcpStream::connect_timeout(address, TEST_MAX / 3).is_ok())
     }
 
-    fn test(&self, http: &Http, options: &ClientOptions) -> bool {
-        let limit = TEST_MAX.min(options.request_timeout);
+    /// Whether a request and an answer of several packets pass within `limit`.
+    fn test(&self, http: &Http, limit: Duration) -> bool {
         let request = http.get(self.server.clone()).header("x-padding", "-".repeat(TEST_REQUEST_BYTES));
         let answer = request.timeout(limit).send().and_then(Response::bytes);
         answer.is_ok_and(|answer| answer.len() >= TEST_ANSWER_BYTES)

@@ -12,6 +12,8 @@ use net::probe::Heard;
 const QUERY_PATIENCE: Duration = Duration::from_secs(135);
 /// The share of lost packets that is worth a word.
 const LOSS_WORTH_A_WORD: f64 = 0.005;
+/// Least packets of each smaller size that must have arrived before the larger ones count as lost by their size.
+const ARRIVED_MIN: u32 = 8;
 /// A UDP port of the groups; reports go to [`REPORT_PORTS`].
 const GROUP_PORT: u16 = 7718;
 const REPORT_PORTS: &str = "7719-7818";
@@ -201,8 +203,8 @@ fn arrival(observed: &Observed<'_>) -> Option<Finding> {
 }
 
 fn sizes(heard: &Heard) -> Option<Finding> {
-    // Of some rounds, single packets may be lost.
-    let (arrived, missing, largest) = limit_of(&heard.sizes).filter(|_| heard.rounds >= 5)?;
+    let rounds = (heard.last_round - heard.first_round).saturating_add(1);
+    let (arrived, missing, largest) = limit_of(&heard.sizes, rounds)?;
     Some(Finding::new(
         "mtu",
         format!(
@@ -220,8 +222,7 @@ fn sizes(heard: &Heard) -> Option<Finding> {
 /// The same for what this machine sends.
 fn sizes_to_server(observed: &Observed<'_>) -> Option<Finding> {
     let Observed { heard, interface, .. } = observed;
-    let (arrived, missing, largest) =
-        limit_of(&heard.sizes_at_server).filter(|_| heard.reports_sent >= 10)?;
+    let (arrived, missing, largest) = limit_of(&heard.sizes_at_server, heard.reports_sent)?;
     Some(Finding::new(
         "mtu-to-server",
         format!(
@@ -237,7 +238,13 @@ fn sizes_to_server(observed: &Observed<'_>) -> Option<Finding> {
 }
 
 /// The largest size that arrived, the next one, and the largest that was sent; `None` if that arrived, or nothing did.
-fn limit_of(sizes: &BTreeMap<u16, u32>) -> Option<(u16, u16, u16)> {
+/// In each of `rounds` all sizes were sent. A network that is merely busy loses packets of each: so of those that arrive
+/// half must have, and some, or the others may have been lost by chance.
+fn limit_of(sizes: &BTreeMap<u16, u32>, rounds: u32) -> Option<(u16, u16, u16)> {
+    let fewest = *sizes.values().filter(|count| **count > 0).min()?;
+    if fewest < ARRIVED_MIN || fewest < rounds / 2 {
+        return None;
+    }
     let arrived = *sizes.iter().rfind(|(_, count)| **count > 0)?.0;
     let (&missing, _) = sizes.range(arrived + 1..).next()?;
     Some((arrived, missing, *sizes.last_key_value()?.0))
@@ -386,6 +393,16 @@ mod tests {
         assert_eq!(found(&Heard { reports_arrived: 100, ..deaf.clone() }, natted), ["nat"]);
         let narrow = Heard { sizes: BTreeMap::from([(100, 100), (1400, 99), (1500, 0)]), ..well() };
         assert_eq!(found(&narrow, all_well), ["mtu"]);
+        // Of most rounds nothing arrived, and of few rounds the largest may be missing by chance.
+        let busy = BTreeMap::from([(100, 30), (1400, 12), (1500, 0)]);
+        let few = BTreeMap::from([(100, 6), (1400, 6), (1500, 0)]);
+        for (sizes, last_round) in [(busy.clone(), 101), (few.clone(), 6)] {
+            assert!(!found(&Heard { sizes, last_round, ..well() }, all_well).contains(&"mtu"));
+        }
+        for (sizes_at_server, reports_sent) in [(busy, 100), (few, 6)] {
+            let heard = Heard { sizes_at_server, reports_sent, ..well() };
+            assert!(!found(&heard, all_well).contains(&"mtu-to-server"));
+        }
         let one_way = Heard { sizes_at_server: narrow.sizes, ..well() };
         assert_eq!(found(&one_way, all_well), ["mtu-to-server"]);
         assert_eq!(found(&Heard { reports_arrived: 0, ..well() }, all_well), ["reports"]);
