@@ -136,8 +136,7 @@ pub(crate) fn own_token(
     seconds: u64,
 ) -> Result<JoinToken> {
     let expires = clock::unix_seconds() + seconds;
-    let claims =
-        Claims { images: vec![images.to_owned()], right, expires, lasts: None, id: None, brief: false };
+    let claims = Claims::plain(vec![images.to_owned()], right, expires);
     let secret = folder.authority()?.mint(&claims);
     let secret = secret.ok_or_else(|| Failure::new(Exit::Failed, "a token could not be made"))?;
     Ok(JoinToken { fingerprint: Some(folder.identity()?.fingerprint()), secret })

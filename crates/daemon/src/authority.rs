@@ -108,14 +108,7 @@ mod tests {
     use super::*;
 
     fn claims(images: &[&str], right: Right) -> Claims {
-        Claims {
-            images: images.iter().map(ToString::to_string).collect(),
-            right,
-            expires: 1000,
-            lasts: None,
-            id: None,
-            brief: false,
-        }
+        Claims::plain(images.iter().map(ToString::to_string).collect(), right, 1000)
     }
 
     #[test]

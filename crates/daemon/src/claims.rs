@@ -88,6 +88,12 @@ pub struct Claims {
 }
 
 impl Claims {
+    /// Those of a token that ends at `expires` for good, and can't be revoked alone.
+    #[must_use]
+    pub fn plain(images: Vec<String>, right: Right, expires: u64) -> Self {
+        Self { images, right, expires, lasts: None, id: None, brief: false }
+    }
+
     /// The claims of a renewed token, made at `now`. `None` if the token cannot be renewed.
     #[must_use]
     pub fn renewed(&self, now: u64) -> Option<Self> {

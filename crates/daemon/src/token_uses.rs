@@ -70,14 +70,7 @@ mod tests {
     #[test]
     fn a_token_that_ends_within_a_day_is_told_of_once_and_counted_while_it_is_used() {
         let uses = TokenUses::default();
-        let claims = |expires| Claims {
-            images: vec!["*".into()],
-            right: Right::Read,
-            expires,
-            lasts: None,
-            id: None,
-            brief: false,
-        };
+        let claims = |expires| Claims::plain(vec!["*".into()], Right::Read, expires);
         let (day, begins) = (WARNING_SECONDS, 1_000_000_000);
         let (long, short) = (claims(begins + 30 * day), claims(begins + 2 * day));
         assert!(!uses.shown("long", &long, begins) && !uses.shown("short", &short, begins));

@@ -60,14 +60,8 @@ fn a_token_says_what_it_grants_and_gives_another_that_grants_the_same() {
     let refused = connect(&token).publish("other", Bytes::new(), "key").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     // A token without `lasts` cannot be renewed.
-    let claims = daemon::authority::Claims {
-        images: vec!["*".to_owned()],
-        right: daemon::authority::Right::Read,
-        expires: u64::MAX,
-        lasts: None,
-        id: None,
-        brief: false,
-    };
+    let claims =
+        daemon::authority::Claims::plain(vec!["*".to_owned()], daemon::authority::Right::Read, u64::MAX);
     let secret = bench.state.authority().unwrap().mint(&claims).unwrap();
     let last = connect(&JoinToken { secret, ..bench.server.join_token().clone() });
     assert_eq!(last.token_grant().unwrap().lasts_seconds, None);
@@ -370,14 +364,7 @@ fn images_are_made_written_cloned_compared_and_read_in_place() {
     let bench = start(false);
     let mint = |images: &[&str], right| {
         let images = images.iter().map(ToString::to_string).collect();
-        let claims = daemon::authority::Claims {
-            images,
-            right,
-            expires: u64::MAX,
-            lasts: None,
-            id: None,
-            brief: false,
-        };
+        let claims = daemon::authority::Claims::plain(images, right, u64::MAX);
         bench.state.authority().unwrap().mint(&claims).unwrap().expose().to_owned()
     };
     let writer = mint(&["web", "copy"], daemon::authority::Right::Write);

@@ -62,14 +62,7 @@ fn start_with(multicast: Option<MulticastOptions>) -> Bench {
 
 impl Bench {
     fn token(&self, right: Right) -> JoinToken {
-        let claims = Claims {
-            images: vec!["*".into()],
-            right,
-            expires: u64::MAX,
-            lasts: None,
-            id: None,
-            brief: false,
-        };
+        let claims = Claims::plain(vec!["*".into()], right, u64::MAX);
         let secret = self.state.authority().unwrap().mint(&claims).unwrap();
         JoinToken { secret, ..self.server.join_token().clone() }
     }

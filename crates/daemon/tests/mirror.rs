@@ -112,14 +112,7 @@ fn a_commit_through_a_server_is_one_version_whatever_its_size() {
     let site = Site::new();
     let server = site.start("127.0.0.1:0");
     let state = daemon::state::StateFolder::open(&site.folder.path().join("state")).unwrap();
-    let claims = Claims {
-        images: vec!["*".to_owned()],
-        right: Right::Write,
-        expires: u64::MAX,
-        lasts: None,
-        id: None,
-        brief: false,
-    };
+    let claims = Claims::plain(vec!["*".to_owned()], Right::Write, u64::MAX);
     let secret = state.authority().unwrap().mint(&claims).unwrap();
     let token = JoinToken { secret, ..server.join_token().clone() };
     let address = server.address().to_string();

@@ -29,13 +29,6 @@ impl PublicImages {
 
     /// What everybody may do.
     pub(crate) fn claims(&self) -> Claims {
-        Claims {
-            images: self.images.clone(),
-            right: Right::Read,
-            expires: u64::MAX,
-            lasts: None,
-            id: None,
-            brief: false,
-        }
+        Claims::plain(self.images.clone(), Right::Read, u64::MAX)
     }
 }

@@ -54,12 +54,12 @@ pub(crate) fn start_at(tls: bool, location: &Location) -> Bench {
 impl Bench {
     pub(crate) fn client(&self, images: &[&str], right: daemon::authority::Right, expires: u64) -> Client {
         let claims = daemon::authority::Claims {
-            images: images.iter().map(ToString::to_string).collect(),
-            right,
-            expires,
             lasts: Some(60),
-            id: None,
-            brief: false,
+            ..daemon::authority::Claims::plain(
+                images.iter().map(ToString::to_string).collect(),
+                right,
+                expires,
+            )
         };
         let secret = self.state.authority().unwrap().mint(&claims).unwrap();
         let token = JoinToken { secret, ..self.server.join_token().clone() };
