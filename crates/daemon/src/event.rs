@@ -1,7 +1,7 @@
 //! Events of a server, for its log. The program that starts the server decides where the log goes.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use base::units::{show_bytes, show_seconds};
@@ -126,6 +126,13 @@ pub enum Event {
     },
     /// Machines can't boot from the network any more.
     NetbootFailed {
+    /// Another DHCP server gives addresses beside this one, as was wanted.
+    OtherDhcp {
+        /// The network interface.
+        interface: String,
+        /// The other server.
+        address: Ipv4Addr,
+    },
         /// The whole chain of causes.
         error: String,
     },
@@ -202,6 +209,9 @@ impl fmt::Display for Event {
         }
     }
 }
+            Self::OtherDhcp { interface, address } => {
+                write!(f, "another DHCP server, {address}, gives addresses on `{interface}`, too")
+            }
 
 /// Receives the events. Called from many threads; must not block for long.
 pub type Log = std::sync::Arc<dyn Fn(&Event) + Send + Sync>;

@@ -19,9 +19,11 @@ use axum::routing::get;
 use base::{Error, ErrorKind, Instant, Result};
 use http_body::{Frame, SizeHint};
 use net::api::Power;
-use net::interface;
+use net::interface::{self, Interface};
 use net::mac::Mac;
-use net::netboot::{Asked, Dhcp, FileEvent, Firmware, Leases, Netboot, NetbootEvent, NetbootOptions};
+use net::netboot::{
+    Asked, Dhcp, FileEvent, Firmware, Leases, Netboot, NetbootEvent, NetbootOptions, other_dhcp,
+};
 use net::token::Fingerprint;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -35,6 +37,9 @@ const HTTP_PORT: u16 = 80;
 /// How long a machine may show nothing while it boots that does not boot from here.
 const NEVER: Duration = Duration::MAX;
 
+/// How long the answer of another DHCP server is waited for: some try first for three seconds whether an address is free.
+const LISTEN: Duration = Duration::from_secs(5);
+
 /// How machines boot from the network.
 #[derive(Debug, Clone)]
 pub struct NetbootSettings {
@@ -44,6 +49,8 @@ pub struct NetbootSettings {
     pub folder: PathBuf,
     /// What machines are told by DHCP.
     pub dhcp: DhcpSettings,
+    /// Whether addresses are given even if another server on that network does so, too.
+    pub second_dhcp: bool,
     /// More words for the kernel.
     pub kernel_parameters: String,
     /// How long a machine may show nothing while it boots.
@@ -200,6 +207,9 @@ pub(crate) fn start(
     let (seen, name) = (fleet.clone(), interface.name.clone());
     let tell = Arc::new(move |event: NetbootEvent| told(&event, &seen, &here.log));
     let options = NetbootOptions { interface, address, dhcp, files: files.clone(), tell };
+    if matches!(settings.dhcp, DhcpSettings::Gives(..)) {
+        refuse_second(&interface, settings, &here.log)?;
+    }
     let power_program = settings.power_program.clone();
     let servers = Some(Netboot::start(options)?);
     let boots = Boots { fleet, interface: Some(name), power_program, _servers: servers };
@@ -242,6 +252,21 @@ fn firmware_name(firmware: Firmware) -> &'static str {
         Firmware::UefiHttp => "UEFI by HTTP",
         Firmware::Ipxe => "iPXE",
     }
+}
+
+/// `Refused`, with what to do, if another server gives addresses on this network; only named if that is wanted.
+fn refuse_second(interface: &Interface, settings: &NetbootSettings, log: &Log) -> Result<()> {
+    let Some(other) = other_dhcp(interface, LISTEN)? else { return Ok(()) };
+    if settings.second_dhcp {
+        log(&Event::OtherDhcp { interface: interface.name.clone(), address: other });
+        return Ok(());
+    }
+    let text = format!(
+        "another DHCP server, {other}, gives addresses on `{}`: leave --dhcp out, which only adds the boot loader to \
+         its answers; or say --second-dhcp if both are to give addresses",
+        interface.name
+    );
+    Err(Error::new(ErrorKind::Refused, text))
 }
 
 /// The boot files by HTTP.

@@ -64,4 +64,4 @@ pub use permit::Permit;
 pub use sshd::Sshd;
 pub use star::{Star, StarOptions};
 pub use switch::SwitchOptions;
-pub use tool::{available, available_or_skip, unmount};
+pub use tool::{available, available_or_skip, has_or_skip, unmount};

@@ -39,6 +39,23 @@ pub fn available_or_skip() -> bool {
     false
 }
 
+/// Whether `program` of the package `package` is here. If it is not, says so, or fails where `CI` is set.
+///
+/// # Panics
+/// If it is missing where `CI` is set.
+#[must_use]
+#[expect(clippy::print_stderr, reason = "a test that leaves something out says so")]
+pub fn has_or_skip(program: &str, package: &str) -> bool {
+    let mut command = Command::new(program);
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if command.status().is_ok() {
+        return true;
+    }
+    assert!(std::env::var_os("CI").is_none(), "CI needs {package}: tools/install-dependencies.sh");
+    eprintln!("left out: it needs the package {package}");
+    false
+}
+
 /// The path of a program that the scripts in `tools` put into the build folder.
 pub(crate) fn built(name: &str) -> PathBuf {
     let root =

@@ -2,4 +2,5 @@
 //! `cargo test --workspace --test net switch::`.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod dhcp;
 mod switch;

@@ -106,6 +106,9 @@ pub(crate) struct Boot {
     #[arg(long, value_name = "beside|RANGE|off", value_parser = parse_dhcp, default_value = "beside",
         requires = "netboot")]
     pub dhcp: DhcpSettings,
+    /// Give addresses by --dhcp RANGE even if another DHCP server on this network gives some, too
+    #[arg(long, requires = "netboot")]
+    pub second_dhcp: bool,
     /// More words for the kernel of machines that boot, such as `console=ttyS0`
     #[arg(long, value_name = "WORDS", default_value = "", requires = "netboot")]
     pub kernel_parameters: String,
@@ -140,6 +143,7 @@ pub(crate) fn serve(
 ) -> Result<()> {
     args.interface.as_deref().map(interface::choose).transpose()?;
     let netboot = netboot.map(|(interface, boot)| boot.settings(context, interface)).transpose()?;
+    let boots = netboot.as_ref().map(Boots::of).transpose()?;
     let repository = Arc::new(repository::open_or_create(&context.global)?);
     let state = repository::state_folder(&args.state)?;
     let output = context.output;
@@ -169,7 +173,7 @@ pub(crate) fn serve(
         log: Arc::new(move |event| output.event(event)),
     })?;
     interrupt::hold();
-    announce(context, args, &server, (&name, images), agents)?;
+    announce(context, args, &server, (&name, images), (agents, boots.as_ref()))?;
     notify::ready(&format!("serves {name}"));
     interrupt::wait();
     notify::stopping();
@@ -190,6 +194,7 @@ impl Boot {
             interface: interface.to_owned(),
             folder,
             dhcp: self.dhcp,
+            second_dhcp: self.second_dhcp,
             kernel_parameters: self.kernel_parameters.clone(),
             boot_time: self.boot_time,
             power_program: self.power_program.clone(),
@@ -210,7 +215,7 @@ fn announce(
     args: &Serving,
     server: &Server,
     (repository, images): (&str, usize),
-    agents: bool,
+    (agents, boots): (bool, Option<&Boots>),
 ) -> Result<()> {
     let public_url = server.public_address().map(|address| format!("{}/images/", url(address, false)));
     let url = url(server.address(), !args.no_tls);
@@ -221,6 +226,7 @@ fn announce(
         "token_expires": expires, "multicast": reaches_a_network(args),
         "public_url": public_url,
         "torrent_port": server.torrent_address().map(|address| address.port()),
+        "netboot": boots.map(Boots::record),
     });
     if !args.no_multicast && !reaches_a_network(args) {
         context
@@ -237,11 +243,51 @@ fn announce(
             "serving {images} image{plural} of {repository} at {url}\n\
              {files}\
              join token, for reading all images until {expires}:\n\n  {token}\n\n\
-             on a client: diskcast fetch {host} NAME TARGET --token-file FILE\n{}{}",
+             on a client: diskcast fetch {host} NAME TARGET --token-file FILE\n{}{}{}",
+            boots.map(Boots::hint).unwrap_or_default(),
             torrent_hint(server, &url),
             if agents { agent_hint(token, &host) } else { String::new() }
         )
     })
+}
+
+/// Where machines boot, and what they are told there.
+struct Boots {
+    interface: String,
+    address: Option<Ipv4Addr>,
+    dhcp: DhcpSettings,
+}
+
+impl Boots {
+    fn of(settings: &NetbootSettings) -> Result<Self> {
+        let interface = interface::choose(&settings.interface)?;
+        Ok(Self { address: interface.ipv4(), interface: interface.name, dhcp: settings.dhcp })
+    }
+
+    fn record(&self) -> serde_json::Value {
+        let range = match self.dhcp {
+            DhcpSettings::Gives(first, last, bits) => Some(format!("{first}-{last}/{bits}")),
+            DhcpSettings::Beside | DhcpSettings::Off => None,
+        };
+        let mode = match self.dhcp {
+            DhcpSettings::Beside => "beside",
+            DhcpSettings::Gives(..) => "gives",
+            DhcpSettings::Off => "off",
+        };
+        json!({ "interface": self.interface, "address": self.address, "dhcp": mode, "range": range })
+    }
+
+    fn hint(&self) -> String {
+        let dhcp = match self.dhcp {
+            DhcpSettings::Beside => "beside a DHCP server, which gives addresses".to_owned(),
+            DhcpSettings::Gives(first, last, bits) => {
+                format!("with addresses of {first}-{last}/{bits} by DHCP")
+            }
+            DhcpSettings::Off => "without DHCP: another server names the boot files".to_owned(),
+        };
+        let address = self.address.map(|address| format!(" ({address})")).unwrap_or_default();
+        format!("machines boot on {}{address}, {dhcp}\n", self.interface)
+    }
 }
 
 /// What hosts run that are to take jobs.

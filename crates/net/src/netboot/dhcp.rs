@@ -32,7 +32,7 @@ const IPXE_HTTP: u8 = 19;
 /// Longest address of a network card in a message.
 const ADDRESS_BYTES_MAX: usize = 16;
 /// The smallest message that every client accepts (RFC 951).
-const MESSAGE_BYTES_MIN: usize = 300;
+pub(super) const MESSAGE_BYTES_MIN: usize = 300;
 
 /// What a machine asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

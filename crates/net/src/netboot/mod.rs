@@ -9,6 +9,7 @@ mod files;
 mod firmware;
 pub mod iso;
 mod leases;
+mod other;
 mod reply;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use dhcp::{CLIENT_PORT, PROXY_PORT, SERVER_PORT, Site};
 pub use files::BootFiles;
 pub use firmware::Firmware;
 pub use leases::{LeaseBook, Leases};
+pub use other::other_dhcp;
 pub use tftp::FileEvent;
 use tftp::TftpServer;
 
