@@ -43,6 +43,7 @@ pub(crate) const COMMANDS: &[(&str, DryRun)] = &[
     ("hosts capture", Plans),
     ("hosts wipe", Plans),
     ("hosts shell", Plans),
+    ("hosts power", Plans),
     ("hosts cancel", Plans),
     ("hosts log", Reads),
     ("hosts remove", Plans),

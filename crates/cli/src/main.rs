@@ -14,6 +14,7 @@ mod connect;
 mod dry_run;
 mod exit;
 mod interrupt;
+mod inventory;
 mod keys;
 mod library;
 mod notify;

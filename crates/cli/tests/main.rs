@@ -33,6 +33,7 @@ mod mount;
 mod moved;
 mod netboot;
 mod netboot_common;
+mod netboot_start;
 mod opennebula;
 mod opennebula_common;
 mod opennebula_demand;

@@ -1,4 +1,4 @@
-//! Tests machines that are woken and restarted: by a packet, by a program, and by a board.
+//! Tests machines that are woken, restarted and switched: by a packet, by a program, and by a board.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -47,17 +47,40 @@ fn machines_are_woken_and_restarted_when_their_job_begins() {
     assert!(site.tell("hosts wipe one --restart --yes").ends_with("exit: 0\n"));
     wait_until("it is restarted", || called().ends_with("\nrestart 52:54:00:00:00:01 one\n"));
     assert!(site.log().contains("machine 52:54:00:00:00:01 is told to boot"));
+    // By hand, too.
+    let status = site.tell("hosts power status one");
+    assert!(status.contains("POWER") && status.contains("done") && status.ends_with("exit: 0\n"), "{status}");
+    assert!(called().ends_with("\nstatus 52:54:00:00:00:01 one\n"));
+    let refused = site.tell("hosts power off one");
+    assert!(
+        refused.contains("one will be switched off at once") && refused.ends_with("exit: 11\n"),
+        "{refused}"
+    );
+    assert!(site.tell("hosts power cycle one --yes").ends_with("exit: 0\n"));
+    assert!(called().ends_with("status 52:54:00:00:00:01 one\nrestart 52:54:00:00:00:01 one\n"));
 
     // The page's program, by ipmitool and a board.
     let board = Board::start(&site);
     program(&power, &ipmitool_of_the_page(&site.bench.path("bmc-password")));
-    assert!(site.tell("deploy web one --as-captured --yes --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
+    assert!(
+        site.tell("deploy web one --as-captured --yes --wake --disk disk:serial=S1").ends_with("exit: 0\n")
+    );
     wait_until("the board switches it on", || board.was_told("set power 1"));
-    assert!(site.tell("deploy web one --as-captured --yes --restart --disk disk:serial=S1").ends_with("exit: 0\n"));
+    assert!(
+        site.tell("deploy web one --as-captured --yes --restart --disk disk:serial=S1")
+            .ends_with("exit: 0\n")
+    );
     wait_until("the board switches it off, and on again", || board.was_told("set power 0"));
+    let status = site.tell("hosts power status one");
+    assert!(status.contains("Chassis Power is on") && status.ends_with("exit: 0\n"), "{status}");
+    assert!(site.tell("hosts power off one --yes").contains("Chassis Power Control: Down/Off"));
     // A board that does not answer is named.
     drop(board);
-    assert!(site.tell("deploy web one --as-captured --yes --wake --disk disk:serial=S1").ends_with("exit: 0\n"));
+    let failed = site.tell("hosts power status one");
+    assert!(failed.contains("power status` failed: ") && failed.ends_with("exit: 1\n"), "{failed}");
+    assert!(
+        site.tell("deploy web one --as-captured --yes --wake --disk disk:serial=S1").ends_with("exit: 0\n")
+    );
     wait_until("it is named", || site.log().contains("could not be told to boot: `"));
 }
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use base::units::{show_bytes, show_seconds};
-use net::api::{HostStage, HostStatus, SessionStatistics};
+use net::api::{HostStage, HostStatus, SessionStatistics, Switch};
 use serde::Serialize;
 
 use crate::statistics::show_rate;
@@ -110,10 +110,12 @@ pub enum Event {
         /// What becomes of it.
         what: String,
     },
-    /// A machine was woken, or the power program has been told to.
+    /// A machine was woken or switched, or the power program failed to.
     MachinePower {
         /// The address of its network card.
         machine: String,
+        /// What was to be done.
+        switch: Switch,
         /// Why that failed.
         failure: Option<String>,
     },
@@ -124,8 +126,6 @@ pub enum Event {
         /// Since when, and what to do.
         why: String,
     },
-    /// Machines can't boot from the network any more.
-    NetbootFailed {
     /// Another DHCP server gives addresses beside this one, as was wanted.
     OtherDhcp {
         /// The network interface.
@@ -133,6 +133,8 @@ pub enum Event {
         /// The other server.
         address: Ipv4Addr,
     },
+    /// Machines can't boot from the network any more.
+    NetbootFailed {
         /// The whole chain of causes.
         error: String,
     },
@@ -199,19 +201,22 @@ impl fmt::Display for Event {
             Self::MachineKey { machine, peer, fingerprint, what } => {
                 write!(f, "machine {machine}: the key {fingerprint} from {} {what}", peer.ip())
             }
-            Self::MachinePower { machine, failure: None } => write!(f, "machine {machine} is told to boot"),
-            Self::MachinePower { machine, failure: Some(why) } => {
-                write!(f, "machine {machine} could not be told to boot: {why}")
+            Self::MachinePower { machine, switch, failure } => {
+                let what = if *switch == Switch::Off { "switched off" } else { "told to boot" };
+                match failure {
+                    None => write!(f, "machine {machine} is {what}"),
+                    Some(why) => write!(f, "machine {machine} could not be {what}: {why}"),
+                }
             }
             Self::MachineLost { machine, why } => write!(f, "machine {machine} is missed: {why}"),
+            Self::OtherDhcp { interface, address } => {
+                write!(f, "another DHCP server, {address}, gives addresses on `{interface}`, too")
+            }
             Self::NetbootFailed { error } => write!(f, "machines can't boot from here any more: {error}"),
             Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),
         }
     }
 }
-            Self::OtherDhcp { interface, address } => {
-                write!(f, "another DHCP server, {address}, gives addresses on `{interface}`, too")
-            }
 
 /// Receives the events. Called from many threads; must not block for long.
 pub type Log = std::sync::Arc<dyn Fn(&Event) + Send + Sync>;

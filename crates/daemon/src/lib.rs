@@ -31,6 +31,7 @@ pub mod metrics;
 mod netboot;
 mod paced;
 mod pem;
+mod power;
 pub mod private_file;
 mod probes;
 mod publications;

@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::task::{self, Poll};
 use std::time::Duration;
@@ -18,11 +17,12 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use base::{Error, ErrorKind, Instant, Result};
 use http_body::{Frame, SizeHint};
-use net::api::Power;
+use net::api::{MachineChange, Power, Switch, SwitchRequest, Switched};
+use net::clock::Clock;
 use net::interface::{self, Interface};
 use net::mac::Mac;
 use net::netboot::{
-    Asked, Dhcp, FileEvent, Firmware, Leases, Netboot, NetbootEvent, NetbootOptions, other_dhcp,
+    Asked, Dhcp, FileEvent, Firmware, Leases, Netboot, NetbootEvent, NetbootOptions, is_host, other_dhcp,
 };
 use net::token::Fingerprint;
 use tokio::net::TcpListener;
@@ -30,6 +30,7 @@ use tokio::runtime::Runtime;
 
 use crate::event::{Event, Log};
 use crate::fleet::{Book, Fleet, ServedFiles, Site, Step, Watch};
+use crate::power::{Program, Runs};
 
 /// Where firmware that boots by HTTP looks, and loaders of other makers.
 const HTTP_PORT: u16 = 80;
@@ -55,7 +56,8 @@ pub struct NetbootSettings {
     pub kernel_parameters: String,
     /// How long a machine may show nothing while it boots.
     pub boot_time: Duration,
-    /// A program that switches machines: its words are `on` or `restart`, the address of the card, and the name.
+    /// A program that switches machines: its words are `on`, `off`, `restart` or `status`, the address of the card, and
+    /// the name.
     pub power_program: Option<PathBuf>,
 }
 
@@ -83,8 +85,12 @@ pub(crate) struct Boots {
     pub fleet: Arc<Fleet>,
     /// On which they boot and are woken.
     interface: Option<String>,
-    /// Switches machines on and off.
-    power_program: Option<PathBuf>,
+    /// Switches machines on and off, and what it is at.
+    program: Option<Program>,
+    runs: Runs,
+    /// Our address, and the bits of the network in which we give addresses, if we do.
+    gives: Option<(Ipv4Addr, u8)>,
+    clock: Clock,
     _servers: Option<Netboot>,
 }
 
@@ -92,13 +98,15 @@ impl Boots {
     /// Machines whose agents call, and none that boots from the network; their table is in the folder `state`.
     pub(crate) fn of_agents(state: &Path, strict: bool) -> Result<Self> {
         let fleet = Fleet::open(state, Watch { boot_time: NEVER, sees_systems: false, strict })?;
-        Ok(Self { fleet, interface: None, power_program: None, _servers: None })
+        let runs = Runs::default();
+        let clock = Clock::start();
+        Ok(Self { fleet, interface: None, program: None, runs, gives: None, clock, _servers: None })
     }
 
     /// `Refused`, with what to do, if machines can't be got to boot so.
     pub(crate) fn check(&self, power: Power) -> Result<()> {
         let text = match power {
-            Power::Restart if self.power_program.is_none() => {
+            Power::Restart if self.program.is_none() => {
                 "this server can't restart machines: start it with --power-program"
             }
             Power::Wake if self.interface.is_none() && !self.fleet.has_wakers() => {
@@ -110,6 +118,29 @@ impl Boots {
         Err(Error::new(ErrorKind::Refused, text))
     }
 
+    /// `Refused`, with what to do, if a machine that is added can't always be given its address.
+    pub(crate) fn check_addresses(&self, change: &MachineChange) -> Result<()> {
+        let MachineChange::Add { machines } = change else { return Ok(()) };
+        let fixed = machines.iter().filter_map(|machine| machine.address);
+        let refused = |text: String| Err(Error::new(ErrorKind::Refused, text));
+        for address in fixed.filter(|address| !address.is_unspecified()) {
+            match self.gives {
+                Some((own, bits)) if is_host(address, own, bits) => {}
+                Some((own, bits)) => {
+                    return refused(format!(
+                        "{address} is no address for a machine in the network {own}/{bits} of this server"
+                    ));
+                }
+                None => {
+                    let text = "this server gives no addresses: start it with --netboot INTERFACE --dhcp RANGE, or \
+                                fix them at the DHCP server of the site";
+                    return refused(text.to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Names machines that fell silent, and gets those to boot that are to. Call it about once a second.
     pub(crate) fn sweep(&self, log: &Log) {
         let swept = self.fleet.sweep();
@@ -117,45 +148,49 @@ impl Boots {
             log(&Event::MachineLost { machine: mac.to_string(), why });
         }
         for (mac, power) in swept.due {
-            if let Err(error) = self.power(mac, power, log) {
-                log(&Event::MachinePower { machine: mac.to_string(), failure: Some(error.to_string()) });
-            }
+            self.power(mac, power, log);
         }
     }
 
-    fn power(&self, mac: Mac, power: Power, log: &Log) -> Result<()> {
-        let word = match power {
-            Power::Leave => return Ok(()),
-            Power::Wake => {
-                self.interface.as_ref().map(|name| net::netboot::wake(name, mac)).transpose()?;
-                "on"
-            }
-            Power::Restart => "restart",
+    /// Gets a machine to boot. What comes of it is logged.
+    fn power(&self, mac: Mac, power: Power, log: &Log) {
+        let switch = match power {
+            Power::Leave => return,
+            Power::Wake => Switch::On,
+            Power::Restart => Switch::Restart,
         };
-        let Some(program) = &self.power_program else {
-            log(&Event::MachinePower { machine: mac.to_string(), failure: None });
-            return Ok(());
+        let machine = mac.to_string();
+        let wakes = self.interface.as_ref().filter(|_| power == Power::Wake);
+        if let Some(Err(error)) = wakes.map(|name| net::netboot::wake(name, mac)) {
+            return log(&Event::MachinePower { machine, switch, failure: Some(error.to_string()) });
+        }
+        let Some(program) = self.program.clone() else {
+            return log(&Event::MachinePower { machine, switch, failure: None });
         };
-        let name = self.fleet.name(mac).unwrap_or_default();
-        let mut command = Command::new(program);
-        command.arg(word).arg(mac.to_string()).arg(name).stdin(Stdio::null()).stdout(Stdio::null());
-        let running = command.stderr(Stdio::piped()).spawn();
-        let running = running.map_err(|e| Error::from_io(format!("run `{}`", program.display()), e))?;
+        let (name, log) = (self.fleet.name(mac).unwrap_or_default(), Arc::clone(log));
         // A board may take its time to answer, and others are to be woken.
-        let (log, machine, program) = (log.clone(), mac.to_string(), program.display().to_string());
         std::thread::spawn(move || {
-            let failure = match running.wait_with_output() {
-                Ok(output) if output.status.success() => None,
-                Ok(output) => {
-                    let words = String::from_utf8_lossy(&output.stderr);
-                    let last = words.lines().last().unwrap_or("it said nothing");
-                    Some(format!("`{program} {word}` failed: {last}"))
-                }
-                Err(error) => Some(format!("wait for `{program}`: {error}")),
-            };
-            log(&Event::MachinePower { machine, failure });
+            let failure = program.switch(switch, mac, &name).err();
+            log(&Event::MachinePower { machine, switch, failure });
         });
-        Ok(())
+    }
+
+    /// Begins to switch machines, once for each `id`, and tells how far that is. `Refused` without a program;
+    /// `NotFound` if a word means no machine.
+    pub(crate) fn switch(&self, id: u128, request: &SwitchRequest, log: &Log) -> Result<Vec<Switched>> {
+        let no_program = || {
+            let text = "this server can't switch machines: start it with --power-program";
+            Error::new(ErrorKind::Refused, text)
+        };
+        let program = self.program.as_ref().ok_or_else(no_program)?;
+        let machines = self.fleet.named(&request.machines)?;
+        self.runs.begin(id, program, request.switch, machines, (self.clock.now(), log))?;
+        self.runs.look(id)
+    }
+
+    /// How far that is. `NotFound`.
+    pub(crate) fn switched(&self, id: u128) -> Result<Vec<Switched>> {
+        self.runs.look(id)
     }
 }
 
@@ -173,6 +208,9 @@ pub(crate) fn start(
         let text = format!("interface `{}` has no IPv4 address, by which machines boot", settings.interface);
         Error::new(ErrorKind::Invalid, text)
     })?;
+    if matches!(settings.dhcp, DhcpSettings::Gives(..)) {
+        refuse_second(&interface, settings, &here.log)?;
+    }
     let sees_systems = settings.dhcp != DhcpSettings::Off;
     let fleet = Fleet::open(state, Watch { boot_time: settings.boot_time, sees_systems, strict })?;
     let scheme = if here.fingerprint.is_some() { "https" } else { "http" };
@@ -207,13 +245,29 @@ pub(crate) fn start(
     let (seen, name) = (fleet.clone(), interface.name.clone());
     let tell = Arc::new(move |event: NetbootEvent| told(&event, &seen, &here.log));
     let options = NetbootOptions { interface, address, dhcp, files: files.clone(), tell };
-    if matches!(settings.dhcp, DhcpSettings::Gives(..)) {
-        refuse_second(&interface, settings, &here.log)?;
-    }
-    let power_program = settings.power_program.clone();
-    let servers = Some(Netboot::start(options)?);
-    let boots = Boots { fleet, interface: Some(name), power_program, _servers: servers };
+    let gives = match settings.dhcp {
+        DhcpSettings::Gives(_, _, bits) => Some((address, bits)),
+        DhcpSettings::Beside | DhcpSettings::Off => None,
+    };
+    let program = settings.power_program.clone().map(Program);
+    let (servers, runs, clock) = (Some(Netboot::start(options)?), Runs::default(), Clock::start());
+    let boots = Boots { fleet, interface: Some(name), program, runs, gives, clock, _servers: servers };
     Ok((boots, http, files))
+}
+
+/// `Refused`, with what to do, if another server gives addresses on this network; only named if that is wanted.
+fn refuse_second(interface: &Interface, settings: &NetbootSettings, log: &Log) -> Result<()> {
+    let Some(other) = other_dhcp(interface, LISTEN)? else { return Ok(()) };
+    if settings.second_dhcp {
+        log(&Event::OtherDhcp { interface: interface.name.clone(), address: other });
+        return Ok(());
+    }
+    let text = format!(
+        "another DHCP server, {other}, gives addresses on `{}`: leave --dhcp out, which only adds the boot loader to \
+         its answers; or say --second-dhcp if both are to give addresses",
+        interface.name
+    );
+    Err(Error::new(ErrorKind::Refused, text))
 }
 
 /// Keeps in mind what machines do, and logs it.
@@ -252,21 +306,6 @@ fn firmware_name(firmware: Firmware) -> &'static str {
         Firmware::UefiHttp => "UEFI by HTTP",
         Firmware::Ipxe => "iPXE",
     }
-}
-
-/// `Refused`, with what to do, if another server gives addresses on this network; only named if that is wanted.
-fn refuse_second(interface: &Interface, settings: &NetbootSettings, log: &Log) -> Result<()> {
-    let Some(other) = other_dhcp(interface, LISTEN)? else { return Ok(()) };
-    if settings.second_dhcp {
-        log(&Event::OtherDhcp { interface: interface.name.clone(), address: other });
-        return Ok(());
-    }
-    let text = format!(
-        "another DHCP server, {other}, gives addresses on `{}`: leave --dhcp out, which only adds the boot loader to \
-         its answers; or say --second-dhcp if both are to give addresses",
-        interface.name
-    );
-    Err(Error::new(ErrorKind::Refused, text))
 }
 
 /// The boot files by HTTP.

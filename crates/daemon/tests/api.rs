@@ -168,7 +168,7 @@ fn a_token_opens_what_it_names_until_it_expires() {
 #[test]
 fn only_an_administrator_manages_machines() {
     use daemon::authority::Right;
-    use net::api::{JobRequest, MachineChange, Power, Work};
+    use net::api::{JobRequest, MachineChange, Power, Switch, SwitchRequest, Work};
     let bench = start(true);
     let job = JobRequest {
         work: Work::Wipe,
@@ -178,6 +178,7 @@ fn only_an_administrator_manages_machines() {
         power: Power::Leave,
         window: 0,
     };
+    let power = SwitchRequest { switch: Switch::Off, machines: vec!["*".to_owned()] };
     let all = |right: Right| {
         let client = bench.client(&["*"], right, u64::MAX);
         let errors = [
@@ -187,12 +188,14 @@ fn only_an_administrator_manages_machines() {
             client.plan_change(&MachineChange::Open { seconds: 60 }).unwrap_err(),
             client.machines().unwrap_err(),
             client.machine_log("52:54:00:00:00:01").unwrap_err(),
+            client.switch_machines(7, &power).unwrap_err(),
+            client.switched(7).unwrap_err(),
         ];
         errors.map(|error| error.kind())
     };
-    assert_eq!([all(Right::Read), all(Right::Write)], [[ErrorKind::Denied; 6]; 2]);
+    assert_eq!([all(Right::Read), all(Right::Write)], [[ErrorKind::Denied; 8]; 2]);
     // No machine boots from this server.
-    assert_eq!(all(Right::Manage), [ErrorKind::Refused; 6]);
+    assert_eq!(all(Right::Manage), [ErrorKind::Refused; 8]);
 }
 
 /// Sends `request` unchanged and returns the whole answer.

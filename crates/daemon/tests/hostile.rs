@@ -282,7 +282,7 @@ fn a_neighbour_gets_neither_the_job_of_a_machine_nor_its_token() {
     let nonce = call(&own.public(), None, None, None).nonce;
     assert!(manager.machines().unwrap().machines.is_empty(), "nobody has shown a key");
     let key = Some(own.fingerprint());
-    let machine = NewMachine { mac: mac.to_owned(), name: None, groups: None, key };
+    let machine = NewMachine { mac: mac.to_owned(), key, ..NewMachine::default() };
     manager.change_machines(&MachineChange::Add { machines: vec![machine] }).unwrap();
     let work = Work::Capture { image: "web".to_owned() };
     let machines = vec![mac.to_owned()];

@@ -4,7 +4,6 @@ mod agents;
 mod args;
 mod course;
 mod following;
-mod inventory;
 mod job;
 mod machines;
 mod resume;
@@ -18,6 +17,7 @@ pub(crate) use self::args::Args;
 use self::course::{check_terms, confirm, perform, plan, report};
 use super::Context;
 use crate::exit::{Exit, Failure, Result};
+use crate::inventory;
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     match (&args.by_ssh.to[..], args.by_ssh.agents) {

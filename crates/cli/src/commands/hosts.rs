@@ -3,8 +3,10 @@
 mod jobs;
 mod names;
 mod plan;
+mod power;
 mod table;
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,12 +15,13 @@ use net::client::Client;
 use serde_json::json;
 
 pub(crate) use self::jobs::{Terms, give};
-use self::names::names;
+use self::names::{chosen, names};
 use super::Context;
 use crate::args::parse::parse_window;
 use crate::args::{ServerAccess, StateFolder};
 use crate::connect;
 use crate::exit::{Exit, Failure, Result};
+use crate::inventory;
 
 /// Show and change the machines that boot from the network, or run an agent
 ///
@@ -33,12 +36,14 @@ use crate::exit::{Exit, Failure, Result};
     after_help = "\
 Examples:
   diskcast hosts
+  diskcast hosts 'n[01-16]' --stage failed,lost
   diskcast hosts admit 3f2a-91c0-77de-03b5-aa10
   diskcast hosts add 52:54:00:12:34:56 --name lab-07 --group lab --key 3f2a-91c0-77de-03b5-aa10
   diskcast hosts import machines.csv
   diskcast hosts open 30m
   diskcast hosts capture lab-07 classroom
-  diskcast hosts wipe lab-07 --disk disk:serial=S1",
+  diskcast hosts wipe lab-07 --disk disk:serial=S1
+  diskcast hosts power status 'n[01-16]'",
     args_conflicts_with_subcommands = true,
     subcommand_value_name = "WHAT",
     subcommand_help_heading = "Changes"
@@ -46,6 +51,14 @@ Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     pub change: Option<Change>,
+    /// Show these alone: names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of
+    /// these, or `*` for all that were admitted
+    #[arg(value_name = "MACHINES", value_delimiter = ',')]
+    pub machines: Vec<String>,
+    /// Show those alone whose job is so far
+    #[arg(long, value_name = "STAGE", value_delimiter = ',',
+        value_parser = ["queued", "taken", "done", "back", "failed", "lost"])]
+    pub stage: Vec<String>,
     #[command(flatten)]
     pub at: At,
 }
@@ -62,10 +75,12 @@ pub(crate) struct At {
     pub state: StateFolder,
 }
 
-/// Machines by name, address of the network card or group, or `*` for all that were admitted.
+/// Machines that are meant.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Named {
-    #[arg(required = true)]
+    /// Names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of these, or `*` for
+    /// all that were admitted
+    #[arg(required = true, value_delimiter = ',')]
     pub machines: Vec<String>,
     #[command(flatten)]
     pub at: At,
@@ -74,7 +89,9 @@ pub(crate) struct Named {
 /// Machines that get a job.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Given {
-    #[arg(required = true)]
+    /// Names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of these, or `*` for
+    /// all that were admitted
+    #[arg(required = true, value_delimiter = ',')]
     pub machines: Vec<String>,
     #[command(flatten)]
     pub terms: Terms,
@@ -88,7 +105,7 @@ pub(crate) enum Change {
     /// Admit machines that have called: by the fingerprint of a key, which also confirms the key; by address of the
     /// network card, whatever key calls with it; or `*` for all that wait
     Admit(Named),
-    /// Add a machine before it boots, or change its name and groups
+    /// Add a machine before it boots, or change its name, groups and address
     Add {
         /// Address of its network card
         mac: String,
@@ -98,13 +115,18 @@ pub(crate) enum Change {
         /// A group that it belongs to; may be repeated
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
+        /// The address that the server's DHCP gives to it always, and to nobody else; `none` for any (`netboot --dhcp
+        /// RANGE`)
+        #[arg(long, value_parser = parse_address)]
+        address: Option<Ipv4Addr>,
         /// Fingerprint of its key, as it shows it on its console: nobody with another one is this machine
         #[arg(long, value_name = "FINGERPRINT")]
         key: Option<String>,
         #[command(flatten)]
         at: At,
     },
-    /// Add all machines of a file: lines of `ADDRESS,NAME,GROUP,...`
+    /// Add all machines of a file: lines of `CARD,NAME,GROUP,...`, where an IPv4 address among the groups is the one
+    /// that the machine is always given by DHCP
     Import {
         file: PathBuf,
         #[command(flatten)]
@@ -125,6 +147,13 @@ pub(crate) enum Change {
     Wipe(Given),
     /// Keep machines in our system, with a shell on their consoles
     Shell(Given),
+    /// Switch machines on or off by the server's power program, or ask whether they are on
+    Power {
+        /// `on`; `off`, without asking their systems; `cycle`: off, and on again; or `status`
+        what: power::What,
+        #[command(flatten)]
+        named: Named,
+    },
     /// Take jobs back that no machine works on
     Cancel(Named),
     /// Show what the console of a machine showed of its last job
@@ -133,9 +162,11 @@ pub(crate) enum Change {
         #[command(flatten)]
         at: At,
     },
-    /// Forget machines: by name, address or group, or `*` for all that were admitted
+    /// Forget machines
     Remove {
-        #[arg(required_unless_present = "strangers")]
+        /// Names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of these, or `*`
+        /// for all that were admitted
+        #[arg(required_unless_present = "strangers", value_delimiter = ',')]
         machines: Vec<String>,
         /// Forget all that nobody admitted
         #[arg(long, conflicts_with = "machines")]
@@ -155,11 +186,17 @@ pub(crate) enum Change {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let Some(change) = &args.change else {
-        let machines = manager(context, &args.at)?.machines()?;
-        return table::show(context, &machines);
+        let mut all = manager(context, &args.at)?.machines()?;
+        all.machines = chosen(all.machines, &args.machines)?;
+        let is_so = |machine: &MachineStatus| {
+            machine.job.as_ref().is_some_and(|job| args.stage.iter().any(|stage| stage == job.stage.name()))
+        };
+        all.machines.retain(|machine| args.stage.is_empty() || is_so(machine));
+        return table::show(context, &all, !args.machines.is_empty() || !args.stage.is_empty());
     };
     let give = |at: &At, work: Work, machines: &[String], terms: &Terms| {
-        jobs::give(context, &manager(context, at)?, work, machines, terms, Duration::ZERO).map(drop)
+        let machines = inventory::names(machines)?;
+        jobs::give(context, &manager(context, at)?, work, &machines, terms, Duration::ZERO).map(drop)
     };
     let (at, change) = match change {
         Change::Capture { machine, image, terms, at } => {
@@ -169,11 +206,19 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Change::Wipe(Given { machines, terms, at }) => return give(at, Work::Wipe, machines, terms),
         Change::Shell(Given { machines, terms, at }) => return give(at, Work::Shell, machines, terms),
         Change::Log { machine, at } => return log(context, &manager(context, at)?, machine),
-        Change::Cancel(Named { machines, at }) => (at, MachineChange::Cancel { machines: machines.clone() }),
-        Change::Admit(Named { machines, at }) => (at, MachineChange::Admit { machines: machines.clone() }),
-        Change::Add { mac, name, groups, key, at } => {
+        Change::Power { what, named: Named { machines, at } } => {
+            return power::run(context, &manager(context, at)?, *what, machines);
+        }
+        Change::Cancel(Named { machines, at }) => {
+            (at, MachineChange::Cancel { machines: inventory::names(machines)? })
+        }
+        Change::Admit(Named { machines, at }) => {
+            (at, MachineChange::Admit { machines: inventory::names(machines)? })
+        }
+        Change::Add { mac, name, groups, address, key, at } => {
             let groups = (!groups.is_empty()).then(|| groups.clone());
-            let machine = NewMachine { mac: mac.clone(), name: name.clone(), groups, key: key.clone() };
+            let (mac, name, key) = (mac.clone(), name.clone(), key.clone());
+            let machine = NewMachine { mac, name, groups, address: *address, key };
             (at, MachineChange::Add { machines: vec![machine] })
         }
         Change::Import { file, at } => {
@@ -182,7 +227,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
             (at, MachineChange::Add { machines: parse(&text)? })
         }
         Change::Remove { strangers: true, at, .. } => (at, MachineChange::RemoveStrangers),
-        Change::Remove { machines, at, .. } => (at, MachineChange::Remove { machines: machines.clone() }),
+        Change::Remove { machines, at, .. } => {
+            (at, MachineChange::Remove { machines: inventory::names(machines)? })
+        }
         Change::Open { time, at } => (at, MachineChange::Open { seconds: time.as_secs() }),
     };
     make(context, &manager(context, at)?, &change)
@@ -223,7 +270,13 @@ fn log(context: &Context, client: &Client, machine: &str) -> Result<()> {
     context.output.result(&record, || log.text.clone())
 }
 
-/// The machines of a file of lines `ADDRESS,NAME,GROUP,...`.
+/// An address that is fixed, or `none`, for which 0.0.0.0 stands.
+fn parse_address(text: &str) -> std::result::Result<Ipv4Addr, String> {
+    let found = if text == "none" { Ok(Ipv4Addr::UNSPECIFIED) } else { text.parse() };
+    found.map_err(|_| "expected an address such as 10.0.0.7, or `none`".to_owned())
+}
+
+/// The machines of a file of lines `CARD,NAME,GROUP,...`. No group is called like an address, so one may stand there.
 fn parse(text: &str) -> Result<Vec<NewMachine>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let machine = |line: &str| {
@@ -234,9 +287,19 @@ fn parse(text: &str) -> Result<Vec<NewMachine>> {
             return Err(Failure::new(Exit::Usage, text));
         }
         let name = fields.next().filter(|name| !name.is_empty()).map(str::to_owned);
-        let groups: Vec<String> = fields.filter(|group| !group.is_empty()).map(str::to_owned).collect();
+        let (mut address, mut groups) = (None, Vec::new());
+        for field in fields.filter(|field| !field.is_empty()) {
+            match field.parse::<Ipv4Addr>() {
+                Ok(_) if address.is_some() => {
+                    let text = format!("`{line}` has two addresses for one machine");
+                    return Err(Failure::new(Exit::Usage, text));
+                }
+                Ok(found) => address = Some(found),
+                Err(_) => groups.push(field.to_owned()),
+            }
+        }
         let groups = (!groups.is_empty()).then_some(groups);
-        Ok(NewMachine { mac: mac.to_owned(), name, groups, key: None })
+        Ok(NewMachine { mac: mac.to_owned(), name, groups, address, key: None })
     };
     lines.map(machine).collect()
 }
@@ -247,17 +310,18 @@ mod tests {
 
     #[test]
     fn files_of_machines() {
-        let found = parse("# room 7\n52:54:00:00:00:01,lab-1,lab, first \n\n52:54:00:00:00:02\n").ok();
-        let expected = [
-            NewMachine {
-                mac: "52:54:00:00:00:01".into(),
-                name: Some("lab-1".into()),
-                groups: Some(vec!["lab".into(), "first".into()]),
-                key: None,
-            },
-            NewMachine { mac: "52:54:00:00:00:02".into(), name: None, groups: None, key: None },
-        ];
-        assert_eq!(found.as_deref(), Some(&expected[..]));
-        assert!(parse("lab-1,52:54:00:00:00:01\n").is_err());
+        let text = "# room 7\n52:54:00:00:00:01,lab-1,lab, first \n\n52:54:00:00:00:02\n\
+                    52:54:00:00:00:03,lab-3,10.0.0.7,lab\n";
+        let machine =
+            |number: u8| NewMachine { mac: format!("52:54:00:00:00:0{number}"), ..NewMachine::default() };
+        let (name, groups) = (Some("lab-1".into()), Some(vec!["lab".into(), "first".into()]));
+        let first = NewMachine { name, groups, ..machine(1) };
+        let (name, groups) = (Some("lab-3".into()), Some(vec!["lab".into()]));
+        let third = NewMachine { name, groups, address: Some(Ipv4Addr::new(10, 0, 0, 7)), ..machine(3) };
+        assert_eq!(parse(text).ok(), Some(vec![first, machine(2), third]));
+        for wrong in ["lab-1,52:54:00:00:00:01\n", "52:54:00:00:00:01,a,10.0.0.7,10.0.0.8\n"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((parse_address("none"), parse_address("x").is_ok()), (Ok(Ipv4Addr::UNSPECIFIED), false));
     }
 }

@@ -115,7 +115,7 @@ pub(crate) struct Boot {
     /// How long a machine may show nothing while it boots, before it is named as lost
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10m", requires = "netboot")]
     pub boot_time: std::time::Duration,
-    /// Program that switches machines: called as `PROGRAM on|restart ADDRESS NAME`, as by ipmitool
+    /// Program that switches machines: called as `PROGRAM on|off|restart|status CARD NAME`, as by ipmitool
     #[arg(long, value_name = "PROGRAM", requires = "netboot")]
     pub power_program: Option<PathBuf>,
     /// Let machines wait with each job until an administrator has confirmed their keys (`diskcast hosts admit

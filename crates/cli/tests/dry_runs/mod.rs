@@ -53,6 +53,7 @@ fn words(name: &str) -> &'static str {
         "hosts" => "--server URL",
         "hosts admit" | "hosts cancel" | "hosts remove" | "hosts shell" | "hosts wipe" => "lab --server URL",
         "hosts add" => "52:54:00:00:00:09 --name nine --server URL",
+        "hosts power" => "off lab --server URL",
         "hosts import" => "more.csv --server URL",
         "hosts capture" => "one web --server URL",
         "hosts log" => "one --server URL",

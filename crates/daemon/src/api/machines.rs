@@ -1,6 +1,8 @@
 //! Machines that boot from the network or run an agent: their calls, and what an administrator sees and changes.
 //! formats/api.md, "Machines".
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Json;
@@ -9,11 +11,13 @@ use axum::extract::{Extension, Path, State};
 use axum::http::HeaderMap;
 use image::Manifest;
 use net::api::{
-    Copies, JobRequest, JobStatus, JobsMade, MachineAnswer, MachineCall, MachineChange, MachineLog,
-    MachineStatus, Machines, Order, ProblemKind, Put, Work,
+    Copies, HostStage, HostStatus, JobProgress, JobRequest, JobStage, JobStatus, JobsMade, MachineAnswer,
+    MachineCall, MachineChange, MachineLog, MachineStatus, Machines, Order, ProblemKind, Put, SwitchRequest,
+    Switched, Work,
 };
 use net::token::Secret;
 use store::{ImageName, Reference};
+use tokio::time::Instant;
 
 use super::access::Access;
 use super::app::App;
@@ -118,7 +122,38 @@ fn meant(app: &App, name: &str, work: &Work) -> Result<(String, String), Failure
 /// `GET machines`.
 pub(super) async fn list(access: Access, State(app): State<Arc<App>>) -> Result<Json<Machines>, Failure> {
     access.manages()?;
-    Ok(Json(boots(&app)?.fleet.list()))
+    let mut all = boots(&app)?.fleet.list();
+    add_progress(&mut all.machines, &app.hosts.list(|_| true, Instant::now()));
+    Ok(Json(all))
+}
+
+/// Adds how far installs are, as the fetches of these machines report it. Of several fetches behind one address nobody
+/// knows whose is which.
+fn add_progress(machines: &mut [MachineStatus], fetches: &[HostStatus]) {
+    let mut known: HashMap<(IpAddr, &str), Option<&HostStatus>> = HashMap::new();
+    for fetch in fetches.iter().filter(|fetch| !fetch.ended) {
+        let of = (fetch.address.to_canonical(), fetch.reference.as_str());
+        known.entry(of).and_modify(|of| *of = None).or_insert(Some(fetch));
+    }
+    for machine in machines.iter_mut().filter(|machine| machine.progress.is_none()) {
+        let Some(JobStatus { work: Work::Install { reference, .. }, stage: JobStage::Taken, .. }) =
+            &machine.job
+        else {
+            continue;
+        };
+        let address = machine.key.as_ref().and_then(|key| key.address);
+        let fetch = address.and_then(|address| known.get(&(address, reference)).copied().flatten());
+        machine.progress = fetch.and_then(|fetch| {
+            let step = match fetch.stage {
+                HostStage::Comparing => "compare",
+                HostStage::Receiving => "install",
+                HostStage::Written => "verify",
+                _ => return None,
+            };
+            let (done_bytes, total_bytes) = (fetch.done_bytes, fetch.total_bytes);
+            Some(JobProgress { step: step.to_owned(), done_bytes, total_bytes })
+        });
+    }
 }
 
 /// `POST machines/changes`.
@@ -150,7 +185,43 @@ async fn changed(
 ) -> Result<Json<Vec<MachineStatus>>, Failure> {
     access.manages()?;
     let change: MachineChange = body::receive_json(&app, &headers, body).await?;
-    app.blocking(move |app| Ok::<_, Failure>(apply(&boots(app)?.fleet, &change)?)).await.map(Json)
+    let apply = move |app: &App| -> Result<Vec<MachineStatus>, Failure> {
+        let boots = boots(app)?;
+        boots.check_addresses(&change)?;
+        Ok(apply(&boots.fleet, &change)?)
+    };
+    app.blocking(apply).await.map(Json)
+}
+
+/// The name of a request to switch machines.
+fn switch_id(text: &str) -> Result<u128, Failure> {
+    let id = Some(text).filter(|id| id.len() == 32).and_then(|id| u128::from_str_radix(id, 16).ok());
+    id.ok_or_else(|| Failure::new(ProblemKind::Invalid, "the id of a request has 32 hexadecimal digits"))
+}
+
+/// `PUT machines/power/{id}`.
+pub(super) async fn switch(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<Vec<Switched>>, Failure> {
+    access.manages()?;
+    let id = switch_id(&id)?;
+    let request: SwitchRequest = body::receive_json(&app, &headers, body).await?;
+    let switch = move |app: &App| Ok::<_, Failure>(boots(app)?.switch(id, &request, &app.log)?);
+    app.blocking(switch).await.map(Json)
+}
+
+/// `GET machines/power/{id}`.
+pub(super) async fn switched(
+    access: Access,
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Vec<Switched>>, Failure> {
+    access.manages()?;
+    Ok(Json(boots(&app)?.switched(switch_id(&id)?)?))
 }
 
 /// `GET machines/{mac}/log`.
@@ -218,4 +289,49 @@ fn checked(app: &App, request: &JobRequest) -> Result<Work, Failure> {
     };
     boots(app)?.check(request.power)?;
     Ok(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_install_is_as_far_as_the_fetch_of_its_machine() {
+        let machine = |mac: u8, address: &str, stage: &str| -> MachineStatus {
+            let key = json!({ "fingerprint": "", "since": 1, "address": address, "confirmed": true });
+            let job = json!({ "job": 1, "work": "install", "reference": "web@3", "stage": stage });
+            let machine = json!({ "mac": mac.to_string(), "admitted": true, "key": key, "job": job });
+            serde_json::from_value(machine).unwrap()
+        };
+        let fetch = |address: &str, reference: &str, stage: &str, ended: bool| -> HostStatus {
+            let status = json!({
+                "host": "a", "address": address, "reference": reference, "stage": stage, "ended": ended,
+                "done_bytes": 30, "total_bytes": 120, "runtime_seconds": 1, "quiet_seconds": 0,
+                "multicast_bytes": 0, "unicast_bytes": 0,
+            });
+            serde_json::from_value(status).unwrap()
+        };
+        let fetches = [
+            fetch("::ffff:10.0.0.1", "web@3", "receiving", false),
+            fetch("10.0.0.2", "web@2", "receiving", false),
+            fetch("10.0.0.3", "web@3", "receiving", true),
+            fetch("10.0.0.4", "web@3", "receiving", false),
+            fetch("10.0.0.5", "web@3", "written", false),
+            fetch("10.0.0.5", "web@3", "receiving", false),
+        ];
+        let mut machines = [
+            machine(1, "10.0.0.1", "taken"),
+            machine(2, "10.0.0.2", "taken"),
+            machine(3, "10.0.0.3", "taken"),
+            machine(4, "10.0.0.4", "queued"),
+            machine(5, "10.0.0.5", "taken"),
+        ];
+        add_progress(&mut machines, &fetches);
+        let expected = JobProgress { step: "install".to_owned(), done_bytes: 30, total_bytes: 120 };
+        assert_eq!(machines[0].progress, Some(expected));
+        // Of another version, at an end, of a job that waits, and of two machines behind one address.
+        assert!(machines[1..].iter().all(|machine| machine.progress.is_none()), "{machines:?}");
+    }
 }

@@ -64,6 +64,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/machines/changes", post(machines::change))
         .route("/machines/changes/plan", post(machines::plan_change))
         .route("/machines/{mac}/log", get(machines::log))
+        .route("/machines/power/{id}", put(machines::switch).get(machines::switched))
         .route("/jobs", post(machines::give))
         .route("/jobs/plan", post(machines::plan_job))
         .route("/torrents/{reference}", get(torrents::metainfo))

@@ -1,20 +1,19 @@
 //! What an administrator changes in the table of machines, and the jobs that he gives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result};
 use net::api::{
-    JobRequest, JobStage, JobStatus, JobsMade, MACHINE, MachineChange, MachineStatus, NewMachine, Work,
+    JobRequest, JobStage, JobStatus, JobsMade, MACHINE, MachineChange, MachineStatus, Meaning, NewMachine,
+    Work,
 };
 use net::mac::Mac;
 use net::machine_key::parse_fingerprint;
 
 use super::machine::{Machine, Record, is_name};
 use super::table::{MACHINES_MAX, Table};
-
-/// Stands for all machines that were admitted; where they are admitted, for all that wait.
-const ALL: &str = "*";
 
 impl Table {
     /// An administrator's change. Returns the machines that it is about.
@@ -50,24 +49,58 @@ impl Table {
         gone
     }
 
+    /// What a machine is called.
+    fn called_by(&self, mac: Mac) -> String {
+        self.machines.get(&mac).map_or_else(|| mac.to_string(), |machine| machine.called_by(mac))
+    }
+
     fn record(&mut self, mac: Mac) -> &mut Record {
         self.changed.insert(mac);
         &mut self.machines.entry(mac).or_default().record
     }
 
     fn add(&mut self, machines: &[NewMachine]) -> Result<BTreeSet<Mac>> {
-        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
         let macs = machines.iter().map(|machine| machine.mac.parse()).collect::<Result<Vec<Mac>>>()?;
+        // Everything is checked before anything is changed.
+        self.check_new(machines, &macs)?;
+        for (machine, mac) in machines.iter().zip(&macs) {
+            let record = self.record(*mac);
+            record.admitted = true;
+            if machine.name.is_some() {
+                record.name.clone_from(&machine.name);
+            }
+            if let Some(groups) = &machine.groups {
+                record.groups = groups.iter().cloned().collect();
+            }
+            if let Some(address) = machine.address {
+                record.address = Some(address).filter(|address| !address.is_unspecified());
+            }
+            if let Some(name) = machine.key.as_deref().and_then(parse_fingerprint) {
+                record.confirm(name);
+            }
+        }
+        Ok(macs.into_iter().collect())
+    }
+
+    /// `Invalid` if these machines, with the cards `macs`, can't be added as they are.
+    fn check_new(&self, machines: &[NewMachine], macs: &[Mac]) -> Result<()> {
+        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
         if self.admitted() + macs.len() > MACHINES_MAX {
             return invalid(format!("the table holds {MACHINES_MAX} machines at most"));
         }
-        // Everything is checked before anything is changed.
         let mut names: BTreeMap<&str, Mac> = self
             .machines
             .iter()
             .filter_map(|(mac, machine)| Some((machine.record.name.as_deref()?, *mac)))
             .collect();
-        for (machine, mac) in machines.iter().zip(&macs) {
+        let mut addresses: BTreeMap<Ipv4Addr, Mac> =
+            self.fixed().into_iter().map(|(mac, address)| (address, mac)).collect();
+        for (machine, mac) in machines.iter().zip(macs) {
+            if let Some(address) = machine.address.filter(|address| !address.is_unspecified())
+                && let Some(other) = addresses.insert(address, *mac).filter(|other| other != mac)
+            {
+                return invalid(format!("{address} is the address of {}, too", self.called_by(other)));
+            }
             for text in machine.name.iter().chain(machine.groups.iter().flatten()) {
                 if !is_name(text) {
                     return invalid(format!(
@@ -86,20 +119,7 @@ impl Table {
                 return invalid(format!("`{name}` is the name of {other}, too"));
             }
         }
-        for (machine, mac) in machines.iter().zip(&macs) {
-            let record = self.record(*mac);
-            record.admitted = true;
-            if machine.name.is_some() {
-                record.name.clone_from(&machine.name);
-            }
-            if let Some(groups) = &machine.groups {
-                record.groups = groups.iter().cloned().collect();
-            }
-            if let Some(name) = machine.key.as_deref().and_then(parse_fingerprint) {
-                record.confirm(name);
-            }
-        }
-        Ok(macs.into_iter().collect())
+        Ok(())
     }
 
     /// Admits the machines that these words mean. A fingerprint means the one that has the key, and confirms it.
@@ -118,7 +138,7 @@ impl Table {
                         format!("no machine calls with the key {name}"),
                     ));
                 }
-            } else if word == ALL {
+            } else if word == Meaning::ALL {
                 let waits = |machine: &Machine| {
                     !machine.record.admitted && machine.record.facts.is_some() && machine.rival(now).is_none()
                 };
@@ -154,19 +174,17 @@ impl Table {
 
     /// The machines that these words mean: a name, an address, a group, or `*` for all that were admitted. `NotFound`
     /// if a word means none.
-    fn meant(&self, words: &[String]) -> Result<BTreeSet<Mac>> {
+    pub(super) fn meant(&self, words: &[String]) -> Result<BTreeSet<Mac>> {
         let mut meant = BTreeSet::new();
         for word in words {
-            let mac = word.parse::<Mac>().ok();
-            let fits = |(at, machine): &(&Mac, &Machine)| {
-                (word == ALL && machine.record.admitted)
-                    || Some(**at) == mac
-                    || machine.record.name.as_ref() == Some(word)
-                    || machine.record.groups.contains(word)
+            let meaning = Meaning::of(word);
+            let fits = |(mac, machine): &(&Mac, &Machine)| {
+                let Record { name, groups, admitted, .. } = &machine.record;
+                meaning.is((**mac, name.as_deref()), groups, *admitted)
             };
             let found: Vec<Mac> = self.machines.iter().filter(fits).map(|(mac, _)| *mac).collect();
             if found.is_empty() {
-                let text = match word == ALL {
+                let text = match word == Meaning::ALL {
                     true => "no machine was admitted".to_owned(),
                     false => format!("no machine and no group is called `{word}`"),
                 };

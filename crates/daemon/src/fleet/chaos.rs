@@ -65,7 +65,7 @@ impl World {
             mac: mac(index).to_string(),
             name: None,
             groups: Some(vec!["lab".to_owned()]),
-            key: None,
+            ..NewMachine::default()
         });
         table.apply(&MachineChange::Add { machines: machines.collect() }, Instant::ZERO).unwrap();
         let machines = (0..MACHINES).map(|_| Real::default()).collect();

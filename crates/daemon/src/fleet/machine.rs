@@ -1,7 +1,7 @@
 //! What is kept of one machine, and what it is told.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Instant, Result};
@@ -66,6 +66,9 @@ pub(super) struct Record {
     pub name: Option<String>,
     #[serde(default)]
     pub groups: BTreeSet<String>,
+    /// The address that it is always given by DHCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
     #[serde(default)]
     pub admitted: bool,
     /// The key of the system in memory that called last.
@@ -346,6 +349,7 @@ impl Machine {
             mac: mac.to_string(),
             name: self.record.name.clone(),
             groups: self.record.groups.iter().cloned().collect(),
+            address: self.record.address,
             admitted: self.record.admitted,
             called_seconds_ago: self.called.as_ref().map(|(called, _)| now.since(*called).as_secs()),
             seen_seconds_ago: self.seen.map(|(seen, _)| now.since(seen).as_secs()),

@@ -1,5 +1,6 @@
 //! The table of machines of a running server: every change is durable before anybody learns of it.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
@@ -98,6 +99,12 @@ impl Fleet {
         self.table.lock().has_wakers(self.clock.now())
     }
 
+    /// The cards and names of the machines that these words mean. `NotFound` if a word means none.
+    pub(crate) fn named(&self, words: &[String]) -> Result<Vec<(Mac, Option<String>)>> {
+        let table = self.table.lock();
+        Ok(table.meant(words)?.into_iter().map(|mac| (mac, table.name(mac))).collect())
+    }
+
     /// The name of a machine.
     pub(crate) fn name(&self, mac: Mac) -> Option<String> {
         self.table.lock().name(mac)
@@ -163,6 +170,10 @@ impl Fleet {
 pub(crate) struct Book(pub Arc<Fleet>);
 
 impl LeaseBook for Book {
+    fn fixed(&self) -> HashMap<Mac, Ipv4Addr> {
+        self.0.table.lock().fixed()
+    }
+
     fn load(&self) -> Result<Vec<(Mac, Ipv4Addr, Duration)>> {
         let now = clock::unix_seconds();
         let age = |since| Duration::from_secs(now.saturating_sub(since));
@@ -227,7 +238,7 @@ mod tests {
         let request =
             JobRequest { work: Work::Wipe, machines, disk: None, begins: 0, power: Power::Wake, window: 0 };
         assert_eq!(fleet.give(&request, &Work::Wipe).unwrap_err().kind(), ErrorKind::Full);
-        let new = NewMachine { mac: "02:00:00:00:00:09".to_owned(), name: None, groups: None, key: None };
+        let new = NewMachine { mac: "02:00:00:00:00:09".to_owned(), ..NewMachine::default() };
         assert!(fleet.apply(&MachineChange::Add { machines: vec![new] }).is_err());
         let listed = fleet.list().machines;
         assert!(listed.len() == 1 && listed[0].job.is_none(), "{listed:?}");

@@ -1,6 +1,7 @@
 //! The table of machines as a state machine: time, calls and an administrator's words come in, decisions come out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use base::{Instant, Result};
@@ -194,6 +195,12 @@ impl Table {
             facts.is_some_and(|facts| facts.network.is_some()) && machine.is_here(now)
         };
         self.machines.values().any(wakes)
+    }
+
+    /// The machines that are always given the same address.
+    pub(super) fn fixed(&self) -> HashMap<Mac, Ipv4Addr> {
+        let fixed = |(mac, machine): (&Mac, &Machine)| Some((*mac, machine.record.address?));
+        self.machines.iter().filter_map(fixed).collect()
     }
 
     /// The name of a machine.

@@ -1,6 +1,7 @@
 //! Tests what machines are told, with the time as an argument.
 
 mod agents;
+mod kept;
 mod keys;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -168,7 +169,7 @@ fn admit_new(table: &mut Table) {
         mac: mac.to_string(),
         name: Some(name.to_owned()),
         groups: Some(vec!["lab".to_owned()]),
-        key: None,
+        ..NewMachine::default()
     };
     let machines = vec![machine(ONE, "one"), machine(TWO, "two")];
     table.apply(&MachineChange::Add { machines }, at(0)).unwrap();
@@ -368,7 +369,7 @@ fn an_administrators_mistakes_change_nothing() {
             mac: "52:54:00:00:00:09".into(),
             name: Some(name.to_owned()),
             groups: None,
-            key: None,
+            ..NewMachine::default()
         }],
     };
     for (name, kind) in [("one", ErrorKind::Invalid), ("a b", ErrorKind::Invalid), ("", ErrorKind::Invalid)] {

@@ -1,7 +1,7 @@
 //! Machines that boot from the network or run an agent: what they say of themselves, what they are told to do, and the
 //! table that an administrator sees.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -323,6 +323,9 @@ pub struct MachineStatus {
     /// The groups that it belongs to.
     #[serde(default)]
     pub groups: Vec<String>,
+    /// The address that it is always given by DHCP, and nobody else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
     /// Whether an administrator admitted it.
     pub admitted: bool,
     /// Seconds since it called, and showed that it has its key; none if it never did since the server started.
@@ -353,7 +356,7 @@ pub struct MachineStatus {
     /// Its job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobStatus>,
-    /// How far that is, as an agent said last.
+    /// How far that is, as an agent said last, or as the fetch of an install reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<JobProgress>,
 }
@@ -427,7 +430,7 @@ pub enum MachineChange {
 }
 
 /// A machine that is added.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewMachine {
     /// The address of its network card.
     pub mac: String,
@@ -437,6 +440,10 @@ pub struct NewMachine {
     /// Its groups; none to leave them as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<String>>,
+    /// The address that the server's DHCP gives to it always, and to nobody else; 0.0.0.0 for any, none to leave that as
+    /// it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
     /// Fingerprint of its key: nobody with another one is this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,

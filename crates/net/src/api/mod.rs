@@ -9,7 +9,9 @@ mod deploy;
 mod hosts;
 mod images;
 mod machines;
+mod meaning;
 pub mod path;
+mod power;
 mod probes;
 mod problem;
 mod sessions;
@@ -28,6 +30,8 @@ pub use machines::{
     MachineAnswer, MachineCall, MachineChange, MachineFacts, MachineLog, MachineStatus, Machines, NewMachine,
     Order, PROVES_NOTHING_MS, Power, Work,
 };
+pub use meaning::Meaning;
+pub use power::{Switch, SwitchRequest, Switched};
 pub use probes::{ProbeGrant, ProbeRequest, ProbeView};
 pub use problem::{Problem, ProblemKind};
 pub use sessions::{Family, Key, MULTICAST_VERSION, PublicKey, SessionGrant, SessionId, SessionRequest};

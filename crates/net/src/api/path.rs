@@ -72,6 +72,11 @@ pub(crate) fn machine_log(mac: &str) -> String {
     format!("{PREFIX}/machines/{mac}/log")
 }
 
+/// `PUT`: switches machines; `GET`: how far that is.
+pub(crate) fn machine_power(id: u128) -> String {
+    format!("{PREFIX}/machines/power/{id:032x}")
+}
+
 /// `POST`: gives machines a job.
 #[must_use]
 pub fn jobs() -> String {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Body, Client};
 use crate::api::{
     self, JobRequest, JobsMade, MachineAnswer, MachineCall, MachineChange, MachineLog, MachineStatus,
-    Machines,
+    Machines, SwitchRequest, Switched,
 };
 
 fn json(value: &impl Serialize) -> Body {
@@ -61,6 +61,23 @@ impl Client {
     /// As [`Self::give_job`].
     pub fn plan_job(&self, request: &JobRequest) -> Result<JobsMade> {
         self.json(Method::POST, &api::path::job_plans(), json(request))
+    }
+
+    /// Switches machines by the server's power program. A random `id` names this request, so that what is sent again
+    /// switches nothing again. Returns how far it is: [`Self::switched`] tells the rest.
+    ///
+    /// # Errors
+    /// `Refused` if the server has no such program, or too much to switch; as [`Self::change_machines`].
+    pub fn switch_machines(&self, id: u128, request: &SwitchRequest) -> Result<Vec<Switched>> {
+        self.json(Method::PUT, &api::path::machine_power(id), json(request))
+    }
+
+    /// How far the request `id` of [`Self::switch_machines`] is.
+    ///
+    /// # Errors
+    /// `NotFound` if the server was restarted since; as [`Self::machines`].
+    pub fn switched(&self, id: u128) -> Result<Vec<Switched>> {
+        self.json(Method::GET, &api::path::machine_power(id), Body::None)
     }
 
     /// What the console of the machine with the card `mac` showed of its last job that ended.

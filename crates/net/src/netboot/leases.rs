@@ -1,6 +1,7 @@
-//! The addresses that we give on a network without another DHCP server.
+//! The addresses that we give on a network without another DHCP server: to some machines always the same, to all others
+//! those of a range.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -19,8 +20,11 @@ const OFFER: Duration = Duration::from_secs(60);
 /// Most addresses in a range.
 const RANGE_MAX: u32 = 1 << 16;
 
-/// What outlives the server: who has which address.
+/// What outlives the server: who has which address, and who is to have one always.
 pub trait LeaseBook: Send {
+    /// The machines that are always given the same address, which nobody else gets.
+    fn fixed(&self) -> HashMap<Mac, Ipv4Addr>;
+
     /// All that were kept and not removed, and how long ago.
     fn load(&self) -> Result<Vec<(Mac, Ipv4Addr, Duration)>>;
 
@@ -32,6 +36,7 @@ pub trait LeaseBook: Send {
 pub struct Leases {
     first: Ipv4Addr,
     count: u32,
+    own: Ipv4Addr,
     prefix: u8,
     by_mac: HashMap<Mac, Lease>,
     by_address: HashMap<Ipv4Addr, Mac>,
@@ -62,9 +67,7 @@ impl Leases {
         let invalid =
             |why: String| Err(Error::new(ErrorKind::Invalid, format!("addresses {first}-{last}: {why}")));
         let bits = |address: Ipv4Addr| address.to_bits();
-        let network =
-            |address: Ipv4Addr| bits(address).checked_shr(32 - u32::from(prefix.min(32))).unwrap_or(0);
-        if [first, last].iter().any(|address| network(*address) != network(own)) {
+        if [first, last].iter().any(|address| network(*address, prefix) != network(own, prefix)) {
             return invalid(format!("they do not lie in the network {own}/{prefix}"));
         }
         let count = bits(last).checked_sub(bits(first)).map_or(0, |more| more.saturating_add(1));
@@ -78,6 +81,7 @@ impl Leases {
         let mut leases = Self {
             first,
             count,
+            own,
             prefix,
             by_mac: HashMap::new(),
             by_address: HashMap::new(),
@@ -144,25 +148,46 @@ impl Leases {
                 self.keep(mac, now);
                 Some(self.giving(message, own, MessageType::Ack, address))
             }
-            None => Some(reply_to(message, own, MessageType::Nak)),
+            None => {
+                // It may have had this one, which is somebody else's now.
+                if self.by_mac.get(&mac).is_some_and(|lease| lease.address == wanted) {
+                    self.forget(mac);
+                }
+                Some(reply_to(message, own, MessageType::Nak))
+            }
         }
     }
 
-    /// The address that `mac` has, else `wanted` if it is free, else one that nobody ever had, else one whose time has
-    /// passed.
+    /// The address that is always that of `mac`, unless somebody still has it; else the one that it has, else `wanted`
+    /// if it is free, else one that nobody ever had, else one whose time has passed.
     fn address_for(&self, mac: Mac, wanted: Option<Ipv4Addr>, now: Instant) -> Option<Ipv4Addr> {
-        if let Some(lease) = self.by_mac.get(&mac) {
+        let mut fixed = self.book.fixed();
+        let is_declined = |address: &Ipv4Addr| self.declined.get(address).is_some_and(|until| now < *until);
+        let is_others = |address: &Ipv4Addr| {
+            let holder = self.by_address.get(address).filter(|holder| **holder != mac);
+            holder.and_then(|holder| self.by_mac.get(holder)).is_some_and(|lease| now < lease.until)
+        };
+        if let Some(address) = fixed.remove(&mac).filter(|address| is_host(*address, self.own, self.prefix))
+            && !is_declined(&address)
+            && !is_others(&address)
+        {
+            return Some(address);
+        }
+        let fixed: HashSet<Ipv4Addr> = fixed.into_values().collect();
+        if let Some(lease) = self.by_mac.get(&mac).filter(|lease| !fixed.contains(&lease.address)) {
             return Some(lease.address);
         }
         let all = || (0..self.count).map(|index| Ipv4Addr::from_bits(self.first.to_bits() + index));
-        let is_declined = |address: &Ipv4Addr| self.declined.get(address).is_some_and(|until| now < *until);
-        let is_free = |address: &Ipv4Addr| !self.by_address.contains_key(address) && !is_declined(address);
+        let is_free = |address: &Ipv4Addr| {
+            !self.by_address.contains_key(address) && !is_declined(address) && !fixed.contains(address)
+        };
         let inside = |address: &Ipv4Addr| {
             address.to_bits().checked_sub(self.first.to_bits()).is_some_and(|index| index < self.count)
         };
         wanted.filter(|address| inside(address) && is_free(address)).or_else(|| all().find(is_free)).or_else(
             || {
-                let oldest = self.by_mac.values().min_by_key(|lease| lease.until)?;
+                let can_go = self.by_mac.values().filter(|lease| !fixed.contains(&lease.address));
+                let oldest = can_go.min_by_key(|lease| lease.until)?;
                 (oldest.until < now).then_some(oldest.address)
             },
         )
@@ -170,6 +195,9 @@ impl Leases {
 
     /// Holds `address` for `mac`, at least until then.
     fn hold(&mut self, mac: Mac, address: Ipv4Addr, until: Instant) {
+        if self.by_mac.get(&mac).is_some_and(|lease| lease.address != address) {
+            self.forget(mac);
+        }
         if let Some(former) = self.by_address.insert(address, mac).filter(|former| *former != mac) {
             self.forget(former);
             self.by_address.insert(address, mac);
@@ -206,6 +234,19 @@ impl Leases {
         reply.opts_mut().insert(DhcpOption::AddressLeaseTime(seconds));
         reply
     }
+}
+
+/// Whether `address` can be that of a machine in the network of our address `own` with a prefix of `prefix` bits.
+#[must_use]
+pub fn is_host(address: Ipv4Addr, own: Ipv4Addr, prefix: u8) -> bool {
+    let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+    let number = address.to_bits() & hosts;
+    network(address, prefix) == network(own, prefix) && address != own && number != 0 && number != hosts
+}
+
+/// The bits of `address` that all addresses of its network have.
+fn network(address: Ipv4Addr, prefix: u8) -> u32 {
+    address.to_bits().checked_shr(32 - u32::from(prefix.min(32))).unwrap_or(0)
 }
 
 fn requested(message: &Message) -> Option<Ipv4Addr> {

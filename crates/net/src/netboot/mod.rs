@@ -31,7 +31,7 @@ pub use dhcp::Asked;
 use dhcp::{CLIENT_PORT, PROXY_PORT, SERVER_PORT, Site};
 pub use files::BootFiles;
 pub use firmware::Firmware;
-pub use leases::{LeaseBook, Leases};
+pub use leases::{LeaseBook, Leases, is_host};
 pub use other::other_dhcp;
 pub use tftp::FileEvent;
 use tftp::TftpServer;

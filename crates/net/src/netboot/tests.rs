@@ -1,11 +1,14 @@
 //! Tests what machines are answered, by messages of a client.
 
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::Instant;
 use dhcproto::v4::{Architecture, DhcpOption, Message, MessageType, OptionCode, UnknownOption};
 use dhcproto::{Decodable as _, Decoder, Encodable as _};
+use parking_lot::Mutex;
 
 use super::dhcp::{PROXY_PORT, SERVER_PORT, Site};
 use super::{BootFiles, LeaseBook, Leases};
@@ -34,11 +37,18 @@ impl BootFiles for Files {
     }
 }
 
-/// What a server keeps while it is restarted.
+/// Addresses of machines.
+type Addresses = Arc<Mutex<HashMap<Mac, Ipv4Addr>>>;
+
+/// What a server keeps while it is restarted: leases, how old they are, and the addresses that never change.
 #[derive(Clone, Default)]
-struct Book(std::sync::Arc<parking_lot::Mutex<std::collections::BTreeMap<Mac, Ipv4Addr>>>, Duration);
+struct Book(Addresses, Duration, Addresses);
 
 impl LeaseBook for Book {
+    fn fixed(&self) -> HashMap<Mac, Ipv4Addr> {
+        self.2.lock().clone()
+    }
+
     fn load(&self) -> base::Result<Vec<(Mac, Ipv4Addr, Duration)>> {
         Ok(self.0.lock().iter().map(|(mac, address)| (*mac, *address, self.1)).collect())
     }
@@ -203,13 +213,75 @@ fn a_restart_of_the_server_gives_no_address_twice() {
     ask_as(&mut after, MessageType::Release, 1, None);
     assert_eq!(book.load().unwrap(), [(Mac([0x52, 0x54, 0, 0, 0, 3]), second, Duration::ZERO)]);
     // What ended long ago holds nothing.
-    let mut later = site_with(Some((100, 100)), &Book(book.0.clone(), Duration::from_secs(90_000)));
+    let mut later =
+        site_with(Some((100, 100)), &Book(book.0.clone(), Duration::from_secs(90_000), Addresses::default()));
     assert!(ask_as(&mut later, MessageType::Discover, 4, None).is_some());
     // An address that somebody else has is not given again.
     let mut site = site_with(Some((100, 101)), &Book::default());
     let first = ask_as(&mut site, MessageType::Discover, 1, None).unwrap();
     ask_as(&mut site, MessageType::Decline, 1, None);
     assert_ne!(ask_as(&mut site, MessageType::Discover, 1, None).unwrap(), first);
+}
+
+/// What a machine with the address 52:54:00:00:00:`last` of a card is given, or what becomes of its lease.
+fn ask_for(
+    site: &mut Site,
+    kind: MessageType,
+    last: u8,
+    wanted: Option<Ipv4Addr>,
+    seconds: u64,
+) -> Option<(MessageType, Ipv4Addr)> {
+    let mut message = message(kind, [0x52, 0x54, 0, 0, 0, last]);
+    if let Some(wanted) = wanted {
+        message.opts_mut().insert(DhcpOption::RequestedIpAddress(wanted));
+    }
+    let (reply, _) = ask(site, &message, SERVER_PORT, seconds)?;
+    Some((reply.opts().msg_type().unwrap(), reply.yiaddr()))
+}
+
+#[test]
+fn a_fixed_address_is_given_to_its_machine_always_and_to_nobody_else() {
+    let address = |last| Ipv4Addr::new(10, 0, 0, last);
+    let fixed = |book: &Book, last: u8, at: Ipv4Addr| {
+        book.2.lock().insert(Mac([0x52, 0x54, 0, 0, 0, last]), at);
+    };
+    let (offer, ack) = (MessageType::Offer, MessageType::Ack);
+    let book = Book::default();
+    let mut site = site_with(Some((100, 102)), &book);
+    // Inside the range, and outside of it.
+    fixed(&book, 1, address(101));
+    fixed(&book, 2, address(7));
+    let ask = |site: &mut Site, kind, last, wanted, seconds| ask_for(site, kind, last, wanted, seconds);
+    let (discover, request) = (MessageType::Discover, MessageType::Request);
+    assert_eq!(ask(&mut site, discover, 3, Some(address(101)), 0), Some((offer, address(100))));
+    assert_eq!(ask(&mut site, discover, 4, Some(address(7)), 0), Some((offer, address(102))));
+    assert_eq!(ask(&mut site, discover, 5, None, 0), None, "there is none left");
+    for (last, own) in [(1, address(101)), (2, address(7))] {
+        assert_eq!(ask(&mut site, discover, last, Some(address(100)), 1), Some((offer, own)));
+        assert_eq!(ask(&mut site, request, last, Some(own), 1), Some((ack, own)));
+    }
+    // Long after all leases have ended, too.
+    assert_eq!(ask(&mut site, discover, 6, None, 90_000).unwrap().0, offer);
+    assert_eq!(ask(&mut site, discover, 1, None, 90_001), Some((offer, address(101))));
+
+    // One that another machine has is its own until then, and it gets no more of it.
+    let book = Book::default();
+    let mut site = site_with(Some((100, 102)), &book);
+    assert_eq!(ask(&mut site, discover, 3, Some(address(101)), 0), Some((offer, address(101))));
+    assert_eq!(ask(&mut site, request, 3, Some(address(101)), 0), Some((ack, address(101))));
+    assert_eq!(ask(&mut site, request, 1, Some(address(100)), 0), Some((ack, address(100))));
+    fixed(&book, 1, address(101));
+    assert_eq!(ask(&mut site, discover, 1, None, 10), Some((offer, address(100))));
+    assert_eq!(ask(&mut site, request, 3, Some(address(101)), 1800).unwrap().0, MessageType::Nak);
+    assert_eq!(ask(&mut site, discover, 3, Some(address(101)), 1801), Some((offer, address(102))));
+    assert_eq!(ask(&mut site, request, 1, Some(address(100)), 1802).unwrap().0, MessageType::Nak);
+    assert_eq!(ask(&mut site, discover, 1, None, 1803), Some((offer, address(101))));
+    // What is no address of this network is none.
+    for wrong in [Ipv4Addr::new(10, 0, 1, 7), OWN, address(0), address(255)] {
+        fixed(&book, 9, wrong);
+        assert!(!super::is_host(wrong, OWN, 24));
+        assert_ne!(ask(&mut site, discover, 9, None, 90_000), Some((offer, wrong)));
+    }
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! Deploys by agents: each attempt is a job in the table of a server.
 
-use net::api::MachineStatus;
+use net::api::{MachineStatus, Meaning};
 use net::deploy::{Address, Agents, Host, Way};
 
 use super::args::Args;
 use super::course::{check_terms, confirm, perform, plan, report};
-use super::inventory::Entry;
+use super::job;
 use super::server::Serving;
-use super::{inventory, job};
 use crate::commands::{Context, hosts};
 use crate::exit::{Exit, Failure, Result};
+use crate::inventory::{self, Entry};
 use crate::{repository, version};
 
 pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -42,17 +42,12 @@ pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
     report(context, args, (&reference, &entries), &done)
 }
 
-/// The machines that are meant, with their cards: a name that the table has as a group stands for all of it.
+/// The machines that are meant, with their cards.
 fn machines(named: &[Entry], table: &[MachineStatus]) -> Result<Vec<(Entry, String)>> {
     let mut all: Vec<(Entry, String)> = Vec::new();
     for entry in named {
-        let is_it = |machine: &&MachineStatus| {
-            machine.mac == entry.name || machine.name.as_ref() == Some(&entry.name)
-        };
-        let mut found: Vec<&MachineStatus> = table.iter().filter(is_it).collect();
-        if found.is_empty() {
-            found = table.iter().filter(|machine| machine.groups.contains(&entry.name)).collect();
-        }
+        let meaning = Meaning::of(&entry.name);
+        let found: Vec<&MachineStatus> = table.iter().filter(|machine| meaning.is_status(machine)).collect();
         if found.is_empty() {
             let text = format!("no machine and no group is called `{}`", entry.name);
             return Err(Failure::new(Exit::NotFound, text).hint("`diskcast hosts` shows who has called"));

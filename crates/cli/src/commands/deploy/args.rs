@@ -41,14 +41,20 @@ Examples:
   diskcast deploy web rack4 --target '/srv/vm/{host}.img' --follow   by agents
   diskcast deploy web --to rack4 --agents --wave 8 --target '/srv/vm/{host}.img'
   diskcast deploy classroom lab-07                                   boots from the network
+  diskcast deploy classroom 'n[01-16]' --wake
   diskcast deploy classroom@12 lab --wake --at 2026-12-01T22:30:00+01:00"
 )]
 pub(crate) struct Args {
     /// `image`, `image:tag` or `image@version`
     pub name: String,
-    /// Machines that boot from the network or run an agent: by name or address of the network card, groups, or `*` for
-    /// all
-    #[arg(required_unless_present = "to", conflicts_with = "to", value_name = "MACHINES")]
+    /// Machines that boot from the network or run an agent: names with ranges such as `n[01-16]`, addresses of network
+    /// cards, groups, `@FILE` with lines of these, or `*` for all
+    #[arg(
+        required_unless_present = "to",
+        conflicts_with = "to",
+        value_name = "MACHINES",
+        value_delimiter = ','
+    )]
     pub machines: Vec<String>,
     /// Leave the disk as it was captured: without a host name and identity of its own
     #[arg(long, conflicts_with = "to")]

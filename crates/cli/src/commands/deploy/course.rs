@@ -13,12 +13,12 @@ use rustix::fs::OFlags;
 use serde_json::json;
 
 use super::args::Args;
-use super::inventory::Entry;
 use super::job;
 use super::screen::Screen;
 use crate::commands::Context;
 use crate::commands::hosts::Terms;
 use crate::exit::{Exit, Failure, Result};
+use crate::inventory::Entry;
 use crate::ui::prompt;
 use crate::ui::table::{Align, Table};
 use crate::{clock, interrupt};

@@ -5,10 +5,10 @@ use net::api::{Copies, HostJob, Put, WORK_FORMAT};
 use net::deploy::{Address, Host};
 
 use super::args::{BySsh, CopyForm};
-use super::inventory::Entry;
 use super::server::Serving;
 use crate::commands::work;
 use crate::exit::{Exit, Failure, Result};
+use crate::inventory::Entry;
 
 /// Variables of inventories that say how a host is reached.
 const ADDRESS: &[&str] = &["address", "ansible_host"];

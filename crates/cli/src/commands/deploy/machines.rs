@@ -8,12 +8,14 @@ use crate::commands::Context;
 use crate::commands::hosts::{self, Terms};
 use crate::commands::work::check_options;
 use crate::exit::{Exit, Failure, Result};
+use crate::inventory;
 
 /// Gives them the job.
 pub(super) fn run(context: &Context, args: &Args) -> Result<()> {
     let (work, terms) = work(args)?;
+    let machines = inventory::names(&args.machines)?;
     let manager = hosts::manager(context, &args.server)?;
-    match hosts::give(context, &manager, work, &args.machines, &terms, args.window)? {
+    match hosts::give(context, &manager, work, &machines, &terms, args.window)? {
         Some(made) if args.follow => following::follow(context, &manager, &made, args.by_ssh.time),
         _ => Ok(()),
     }

@@ -4,10 +4,10 @@ use image::manifest::Member;
 use store::Reference;
 
 use super::Args;
-use super::inventory::Entry;
 use crate::args::FromServer;
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Result};
+use crate::inventory::Entry;
 use crate::library::Library;
 use crate::{repository, version};
 

@@ -9,8 +9,8 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use net::deploy::{Deploy, HostState};
 use serde_json::json;
 
-use super::inventory::Entry;
 use crate::commands::Context;
+use crate::inventory::Entry;
 use crate::ui::output::Output;
 use crate::ui::table::printable;
 

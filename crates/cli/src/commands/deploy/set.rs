@@ -16,12 +16,12 @@ use net::deploy::{Checkpoint, Phase, SetRules, Standing, Stored, make_set};
 use serde_json::json;
 use store::{ImageName, Reference};
 
-use super::inventory::Entry;
-use super::{Args, inventory, job};
+use super::{Args, job};
 use crate::args::There;
 use crate::commands::Context;
 use crate::commands::work::CALLED_OFF;
 use crate::exit::{Exit, Failure, Result};
+use crate::inventory::{self, Entry};
 use crate::ui::table::{Align, Table};
 use crate::{connect, interrupt, repository};
 

@@ -1,7 +1,7 @@
 //! The table of machines for people.
 
 use base::units::show_bytes;
-use net::api::{JobProgress, KeyStatus, MachineStatus, Machines};
+use net::api::{JobProgress, JobStage, KeyStatus, MachineStatus, Machines};
 use serde_json::Value;
 
 use crate::clock;
@@ -9,17 +9,21 @@ use crate::commands::Context;
 use crate::exit::Result;
 use crate::ui::table::{Align, Table};
 
-pub(super) fn show(context: &Context, machines: &Machines) -> Result<()> {
+/// Shows the table, or those of its machines that were asked for.
+pub(super) fn show(context: &Context, machines: &Machines, is_part: bool) -> Result<()> {
     let output = context.output;
     if machines.machines.is_empty() {
-        output.note("no machine has booted from here yet");
+        output.note(if is_part { "no machine is so" } else { "no machine has booted from here yet" });
     }
     if machines.open_seconds > 0 {
         output.note(&format!("every machine that calls in the next {} s is admitted", machines.open_seconds));
     }
+    // Most sites fix none.
+    let has_addresses = machines.machines.iter().any(|machine| machine.address.is_some());
+    let address = if has_addresses { "CARD, ADDRESS" } else { "CARD" };
     let mut table = Table::new(&[
         ("NAME", Align::Left),
-        ("CARD", Align::Left),
+        (address, Align::Left),
         ("GROUPS", Align::Left),
         ("DISKS", Align::Left),
         ("KEY", Align::Left),
@@ -31,7 +35,7 @@ pub(super) fn show(context: &Context, machines: &Machines) -> Result<()> {
     for machine in &machines.machines {
         table.row([
             machine.name.clone().unwrap_or_else(|| "-".to_owned()),
-            machine.mac.clone(),
+            machine.address.map_or_else(|| machine.mac.clone(), |at| format!("{} {at}", machine.mac)),
             machine.groups.join(" "),
             disks(machine),
             key(machine).map_or_else(|| "-".to_owned(), marked),
@@ -127,7 +131,18 @@ fn seen(machine: &MachineStatus) -> String {
 fn job(machine: &MachineStatus) -> String {
     match &machine.job {
         _ if !machine.admitted => "not admitted".to_owned(),
-        Some(job) => format!("{}: {}{}", job.work, job.stage.name(), progress(machine)),
+        Some(job) if job.is_early(clock::unix_seconds()) => {
+            format!(
+                "{}: {}, from {}",
+                job.work,
+                job.stage.name(),
+                clock::short(&clock::show_unix(job.begins))
+            )
+        }
+        Some(job) if job.stage == JobStage::Taken => {
+            format!("{}: {}{}", job.work, job.stage.name(), progress(machine))
+        }
+        Some(job) => format!("{}: {}", job.work, job.stage.name()),
         None => "-".to_owned(),
     }
 }
@@ -137,4 +152,33 @@ fn progress(machine: &MachineStatus) -> String {
     let Some(JobProgress { step, done_bytes, total_bytes }) = &machine.progress else { return String::new() };
     let percent = (u128::from(*done_bytes) * 100).checked_div(u128::from(*total_bytes));
     percent.map_or_else(String::new, |percent| format!(", {step} {percent} %"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_job_says_when_it_begins_and_how_far_it_is() {
+        let status = |job: Value, progress: Value| -> MachineStatus {
+            let machine = json!({
+                "mac": "52:54:00:00:00:01", "admitted": true, "job": job, "progress": progress,
+            });
+            serde_json::from_value(machine).unwrap()
+        };
+        let install = |stage: &str, begins: u64| json!({ "job": 1, "work": "install", "reference": "web@3", "stage": stage, "begins": begins });
+        let half = json!({ "step": "install", "done_bytes": 90, "total_bytes": 180 });
+        // 2100-01-01T00:00:00Z.
+        let late = 4_102_444_800;
+        for (job_of_it, progress, expected) in [
+            (install("queued", late), Value::Null, "install web@3: queued, from 2100-01-01 00:00"),
+            (install("queued", 1), Value::Null, "install web@3: queued"),
+            (install("taken", 0), half.clone(), "install web@3: taken, install 50 %"),
+            (install("failed", 0), half, "install web@3: failed"),
+        ] {
+            assert_eq!(job(&status(job_of_it, progress)), expected);
+        }
+    }
 }

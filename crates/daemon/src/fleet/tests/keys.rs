@@ -178,7 +178,7 @@ fn the_job_of_an_agent_never_goes_to_another_key() {
     // Its key is lost: an administrator names the new one.
     assert!(waits(&mut table, "new", true, 300).contains("another key"));
     let new =
-        |key: &str| NewMachine { mac: ONE.to_string(), name: None, groups: None, key: Some(key.to_owned()) };
+        |key: &str| NewMachine { mac: ONE.to_string(), key: Some(key.to_owned()), ..NewMachine::default() };
     let add = |key: &str| MachineChange::Add { machines: vec![new(key)] };
     assert_eq!(table.apply(&add("lab-7"), at(300)).unwrap_err().kind(), ErrorKind::Invalid);
     table.apply(&add(&fingerprint("new")), at(301)).unwrap();
@@ -193,7 +193,7 @@ fn the_job_of_an_agent_never_goes_to_another_key() {
 fn a_key_that_was_named_before_the_first_call_is_the_only_one() {
     let mut table = Table::of(Vec::new(), 0, WATCH, at(0));
     let key = Some(fingerprint("own"));
-    let machine = NewMachine { mac: ONE.to_string(), name: Some("one".into()), groups: None, key };
+    let machine = NewMachine { mac: ONE.to_string(), name: Some("one".into()), key, ..NewMachine::default() };
     table.apply(&MachineChange::Add { machines: vec![machine] }, at(0)).unwrap();
     deploy(&mut table, &["one"], 1).unwrap();
     for runs in [true, false] {
@@ -203,7 +203,7 @@ fn a_key_that_was_named_before_the_first_call_is_the_only_one() {
     assert!(matches!(task, Task::Work(_)) && news.unwrap().contains("an administrator named"));
     // A name that looks like a fingerprint would be taken for one.
     let name = Some(fingerprint("k"));
-    let machine = NewMachine { mac: TWO.to_string(), name, groups: None, key: None };
+    let machine = NewMachine { mac: TWO.to_string(), name, ..NewMachine::default() };
     let refused = table.apply(&MachineChange::Add { machines: vec![machine] }, at(4));
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid);
 }

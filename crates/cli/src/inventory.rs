@@ -1,4 +1,4 @@
-//! Which hosts are meant: names with ranges, groups and variables.
+//! Which hosts are meant, in all commands that take several: names with ranges, groups and variables.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -10,14 +10,14 @@ const HOSTS_MAX: usize = 100_000;
 
 /// A host and its variables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     pub name: String,
     pub variables: BTreeMap<String, String>,
 }
 
 impl Entry {
     /// The line that stands for it in a file of hosts.
-    pub(super) fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let pairs = self.variables.iter().map(|(name, value)| {
             let quote = if value.contains('"') { '\'' } else { '"' };
             match value.is_empty() || value.contains([' ', '#', '"', '\'']) {
@@ -40,7 +40,7 @@ struct Inventory {
 }
 
 /// The hosts that `named` means, each once, in this order.
-pub(super) fn read(named: &[String], inventory: Option<&Path>) -> Result<Vec<Entry>> {
+pub(crate) fn read(named: &[String], inventory: Option<&Path>) -> Result<Vec<Entry>> {
     let inventory = match inventory {
         Some(path) => Inventory::parse(&text_of(path)?).map_err(|why| wrong(path, &why))?,
         None => Inventory::default(),
@@ -54,9 +54,7 @@ pub(super) fn read(named: &[String], inventory: Option<&Path>) -> Result<Vec<Ent
         } else if let Some(hosts) = inventory.group(word) {
             entries.extend(hosts);
         } else {
-            for name in
-                ranges(word).map_err(|why| Failure::new(Exit::Usage, format!("--to {word}: {why}")))?
-            {
+            for name in ranges(word).map_err(|why| Failure::new(Exit::Usage, format!("`{word}`: {why}")))? {
                 let known = inventory.hosts.iter().find(|host| host.name == name);
                 entries.push(known.map_or_else(
                     || Entry { name: name.clone(), variables: BTreeMap::new() },
@@ -68,13 +66,19 @@ pub(super) fn read(named: &[String], inventory: Option<&Path>) -> Result<Vec<Ent
     let mut seen = HashSet::new();
     entries.retain(|entry| seen.insert(entry.name.clone()));
     match entries.len() {
-        0 => Err(Failure::new(Exit::Usage, "--to names no host")),
+        0 => Err(Failure::new(Exit::Usage, "no host is named")),
         1..=HOSTS_MAX => Ok(entries),
         more => Err(Failure::new(
             Exit::Usage,
-            format!("--to names {more} hosts, at most {HOSTS_MAX} are possible"),
+            format!("{more} hosts are named, at most {HOSTS_MAX} are possible"),
         )),
     }
+}
+
+/// The names, cards and groups in a server's table that `words` mean: ranges and files of hosts are taken apart, and
+/// what is left is for the table to know.
+pub(crate) fn names(words: &[String]) -> Result<Vec<String>> {
+    Ok(read(words, None)?.into_iter().map(|entry| entry.name).collect())
 }
 
 fn text_of(path: &Path) -> Result<String> {
