@@ -191,20 +191,18 @@ impl Ways {
         std::thread::scope(|scope| {
             let (tell, told) = std::sync::mpsc::channel();
             scope.spawn(move || tell.send(self.test(&self.whole, limit)));
-            let mut passed = 0;
+            let (mut passed, mut is_lost) = (0, false);
             loop {
-                let is_small = self.test(&small.http, limit);
-                passed += u32::from(is_small);
-                let whole = match told.recv_timeout(limit / SMALL_TESTS) {
-                    Err(RecvTimeoutError::Timeout) if is_small => continue,
-                    // A small one was lost: only a full-size one that passes tells anything.
-                    Err(_) => told.recv().unwrap_or(false),
-                    Ok(whole) => whole,
-                };
-                return match whole {
-                    true => Some(true),
-                    false => (is_small && passed >= SMALL_MIN).then_some(false),
-                };
+                match told.recv_timeout(limit / SMALL_TESTS) {
+                    Ok(true) => return Some(true),
+                    Ok(false) => return (!is_lost && passed >= SMALL_MIN).then_some(false),
+                    Err(RecvTimeoutError::Timeout) if is_lost => {}
+                    Err(RecvTimeoutError::Timeout) => match self.test(&small.http, limit) {
+                        true => passed += 1,
+                        false => is_lost = true,
+                    },
+                    Err(RecvTimeoutError::Disconnected) => return None,
+                }
             }
         })
     }
