@@ -59,9 +59,13 @@ fn machines_are_woken_and_restarted_when_their_job_begins() {
     assert!(site.tell("hosts power cycle one --yes").ends_with("exit: 0\n"));
     assert!(called().ends_with("status 52:54:00:00:00:01 one\nrestart 52:54:00:00:00:01 one\n"));
 
-    // The page's program, by ipmitool and a board.
-    let board = Board::start(&site);
-    program(&power, &ipmitool_of_the_page(&site.bench.path("bmc-password")));
+    by_a_board(&site, &power);
+}
+
+/// The page's program, by ipmitool and a board.
+fn by_a_board(site: &Site, power: &std::path::Path) {
+    let board = Board::start(site);
+    program(power, &ipmitool_of_the_page(&site.bench.path("bmc-password")));
     assert!(
         site.tell("deploy web one --as-captured --yes --wake --disk disk:serial=S1").ends_with("exit: 0\n")
     );

@@ -38,7 +38,8 @@ const HTTP_PORT: u16 = 80;
 /// How long a machine may show nothing while it boots that does not boot from here.
 const NEVER: Duration = Duration::MAX;
 
-/// How long the answer of another DHCP server is waited for: some try first for three seconds whether an address is free.
+/// How long the answer of another DHCP server is waited for: some first try for three seconds whether an address is
+/// free.
 const LISTEN: Duration = Duration::from_secs(5);
 
 /// How machines boot from the network.

@@ -51,8 +51,8 @@ Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     pub change: Option<Change>,
-    /// Show these alone: names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of
-    /// these, or `*` for all that were admitted
+    /// Show these alone: names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines
+    /// of these, or `*` for all that were admitted
     #[arg(value_name = "MACHINES", value_delimiter = ',')]
     pub machines: Vec<String>,
     /// Show those alone whose job is so far
@@ -78,8 +78,8 @@ pub(crate) struct At {
 /// Machines that are meant.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Named {
-    /// Names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of these, or `*` for
-    /// all that were admitted
+    /// Names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of these, or `*`
+    /// for all that were admitted
     #[arg(required = true, value_delimiter = ',')]
     pub machines: Vec<String>,
     #[command(flatten)]
@@ -89,8 +89,8 @@ pub(crate) struct Named {
 /// Machines that get a job.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Given {
-    /// Names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of these, or `*` for
-    /// all that were admitted
+    /// Names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of these, or `*`
+    /// for all that were admitted
     #[arg(required = true, value_delimiter = ',')]
     pub machines: Vec<String>,
     #[command(flatten)]
@@ -164,8 +164,8 @@ pub(crate) enum Change {
     },
     /// Forget machines
     Remove {
-        /// Names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of these, or `*`
-        /// for all that were admitted
+        /// Names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines of these, or
+        /// `*` for all that were admitted
         #[arg(required_unless_present = "strangers", value_delimiter = ',')]
         machines: Vec<String>,
         /// Forget all that nobody admitted

@@ -440,8 +440,8 @@ pub struct NewMachine {
     /// Its groups; none to leave them as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<String>>,
-    /// The address that the server's DHCP gives to it always, and to nobody else; 0.0.0.0 for any, none to leave that as
-    /// it is.
+    /// The address that the server's DHCP gives to it always, and to nobody else; 0.0.0.0 for any, none to leave that
+    /// as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
     /// Fingerprint of its key: nobody with another one is this machine.

@@ -145,8 +145,8 @@ impl Ways {
         self.is_there() && self.judge(ROUNDS, TEST_MAX.min(options.request_timeout), options)
     }
 
-    /// A session has shown that full-size packets are lost: requests travel in small segments, if one more look says the
-    /// same.
+    /// A session has shown that full-size packets are lost: requests travel in small segments, if one more look says
+    /// the same.
     pub(super) fn narrow(&self, options: &ClientOptions) {
         let _only_one = self.judging.lock();
         if !matches!(&*self.way.lock(), Way::Small(_)) {

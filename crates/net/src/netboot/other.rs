@@ -24,8 +24,8 @@ const IPV4: u8 = 4;
 const UDP: u8 = 17;
 const UDP_HEADER_BYTES: usize = 8;
 
-/// The address of a server that gives addresses on the network of `interface`, also if it runs on this machine; `None` if
-/// nobody answers within `time`.
+/// The address of a server that gives addresses on the network of `interface`, also if it runs on this machine; `None`
+/// if nobody answers within `time`.
 ///
 /// # Errors
 /// `Denied` without the right to listen to all packets (`CAP_NET_RAW`); `Io`.

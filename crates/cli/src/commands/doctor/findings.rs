@@ -237,9 +237,9 @@ fn sizes_to_server(observed: &Observed<'_>) -> Option<Finding> {
     ))
 }
 
-/// The largest size that arrived, the next one, and the largest that was sent; `None` if that arrived, or nothing did.
-/// In each of `rounds` all sizes were sent. A network that is merely busy loses packets of each: so of those that arrive
-/// half must have, and some, or the others may have been lost by chance.
+/// The largest size that arrived, the next one, and the largest that was sent; `None` if that one arrived, or nothing
+/// did. In each of `rounds` all sizes were sent. A network that is merely busy loses packets of each: so of those that
+/// arrive half must have, and some, or the others may have been lost by chance.
 fn limit_of(sizes: &BTreeMap<u16, u32>, rounds: u32) -> Option<(u16, u16, u16)> {
     let fewest = *sizes.values().filter(|count| **count > 0).min()?;
     if fewest < ARRIVED_MIN || fewest < rounds / 2 {

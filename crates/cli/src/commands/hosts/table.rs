@@ -168,7 +168,10 @@ mod tests {
             });
             serde_json::from_value(machine).unwrap()
         };
-        let install = |stage: &str, begins: u64| json!({ "job": 1, "work": "install", "reference": "web@3", "stage": stage, "begins": begins });
+        let install = |stage: &str, begins: u64| {
+            let reference = "web@3";
+            json!({ "job": 1, "work": "install", "reference": reference, "stage": stage, "begins": begins })
+        };
         let half = json!({ "step": "install", "done_bytes": 90, "total_bytes": 180 });
         // 2100-01-01T00:00:00Z.
         let late = 4_102_444_800;
