@@ -35,7 +35,15 @@ pub(crate) fn make_draft(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.sync_all()?;
     let linked = std::fs::hard_link(&draft, path);
     std::fs::remove_file(&draft)?;
-    linked?;
+    linked.map_err(|error| match error.kind() {
+        // The draft could be made there, so what is refused is the link.
+        IoKind::PermissionDenied | IoKind::Unsupported | IoKind::TooManyLinks => {
+            let text = "its filesystem has no hard links (exFAT, FAT or SMB?) and perhaps no permissions, which keep \
+                        secrets: choose a folder on another one";
+            std::io::Error::new(IoKind::Unsupported, text)
+        }
+        _ => error,
+    })?;
     sync_folder_of(path)
 }
 

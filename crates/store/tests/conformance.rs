@@ -1,6 +1,6 @@
-//! The guarantees of a repository, tested on every kind of store: each function here runs on a folder, in memory and
-//! in S3, directly and through a bad network. To repeat one test: `cargo test --workspace --test store conformance::
-//! <name>`.
+//! The guarantees of a repository, tested on every kind of store: each function here runs on a folder, on exFAT, in
+//! memory and in S3, directly and through a bad network. To repeat one test: `cargo test --workspace --test store
+//! conformance::<name>`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
@@ -17,6 +17,11 @@ macro_rules! conformance {
     ($($name:ident),* $(,)?) => {
         mod folder {
             $(#[test] fn $name() { super::$name(&crate::common::in_folder()) })*
+        }
+        mod exfat {
+            $(#[test] fn $name() {
+                if let Some(place) = crate::common::in_exfat() { super::$name(&place) }
+            })*
         }
         mod memory {
             $(#[test] fn $name() { super::$name(&crate::common::in_memory()) })*

@@ -13,6 +13,7 @@ mod golden;
 mod history;
 mod hostile;
 mod linearizable;
+mod links;
 mod network;
 mod power;
 mod profiles;

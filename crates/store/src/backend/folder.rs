@@ -22,12 +22,11 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::backend::claim::{self, FOLDERS_MAX, beside};
 use crate::backend::files;
 
 /// Depth of the deepest folders that hold records.
 const DEPTH_MAX: u32 = 4;
-/// How often the folder for an object is created again, after a prune removed it because it was empty.
-const FOLDERS_MAX: u32 = 5;
 
 /// Most bytes and files that wait for one flush. While one batch is flushed the next one fills, so twice as many
 /// files may be open, still below the usual limit of 1024.
@@ -125,7 +124,12 @@ impl Folder {
         &self.shared.root
     }
 
-    /// Whether [`Self::put`] works here. If not (NFS), `object_store` writes and flushes each object alone.
+    /// Creates the record `bytes`, durably, if nothing has its name; if something does, `Exists`.
+    pub(crate) fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        claim::create(self.root(), name, bytes)
+    }
+
+    /// Whether [`Self::put`] works here. If not (NFS, exFAT), `object_store` writes and flushes each object alone.
     pub(crate) fn takes_unnamed(&self) -> bool {
         self.shared.takes_unnamed
     }
@@ -342,15 +346,6 @@ impl Unnamed {
 
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
-}
-
-/// A name for a temporary file next to `name`: formats/repository.md, "Durability".
-fn beside(name: &Path) -> rustix::io::Result<PathBuf> {
-    let mut number = [0; 8];
-    rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
-    let mut beside = name.as_os_str().to_owned();
-    beside.push(format!("#{}", u64::from_ne_bytes(number)));
-    Ok(beside.into())
 }
 
 /// Opens a new file without a name in `folder`.

@@ -4,6 +4,7 @@
 pub(crate) mod access;
 pub(crate) mod cache;
 pub(crate) mod capabilities;
+mod claim;
 mod executor;
 pub(crate) mod files;
 mod flush;
@@ -354,11 +355,16 @@ impl Backend {
     /// One try of a create. The outer error is final. After the inner error there is no record, and another try may
     /// succeed.
     fn create_once(&self, path: &Path, bytes: &Bytes) -> Result<Result<Created>> {
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let error = match self.wait(self.store.put_opts(path, bytes.clone().into(), options)) {
-            Ok(_) => return Ok(Ok(Created::Ours)),
-            Err(error) => from_store(format!("create `{path}`"), error),
+        let created = match &self.objects {
+            Objects::Folder(folder) => folder.create(path.as_ref(), bytes),
+            Objects::Direct | Objects::Uploads(_) => {
+                let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+                self.wait(self.store.put_opts(path, bytes.clone().into(), options))
+                    .map(drop)
+                    .map_err(|error| from_store(format!("create `{path}`"), error))
+            }
         };
+        let Err(error) = created else { return Ok(Ok(Created::Ours)) };
         let taken = error.kind() == ErrorKind::Exists;
         match self.read_named(path, bytes.len() as u64) {
             Ok(found) if found == *bytes || mend(&found).as_ref() == Some(bytes) => {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
 pub(crate) mod faulty;
+pub(crate) mod mounted;
 pub(crate) mod proxy;
 
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ use image::chunk::PlainHasher;
 use image::manifest::{DiskRecord, Origin, Statistics};
 use image::{ChunkExtents, ChunkSize, Cipher, Encoder, Leaf, Manifest, ObjectRef, ObjectSink, TreeBuilder};
 use lab::{Engine, Gateway};
+use mounted::Mounted;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore as _, ObjectStoreExt as _};
@@ -34,6 +36,8 @@ pub(crate) struct Place {
 pub(crate) enum Keeps {
     Nothing,
     Folder(tempfile::TempDir),
+    /// A filesystem, and the folder with its file.
+    Mounted(Mounted, tempfile::TempDir),
     Gateway(Gateway),
     Network(Proxy, Gateway),
     Cluster(Box<lab::ClusterSite>, tempfile::TempDir),
@@ -53,7 +57,7 @@ impl Place {
     /// The variables with which another process finds the store.
     pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
         match &self.keeps {
-            Keeps::Nothing | Keeps::Folder(_) | Keeps::Cluster(..) => Vec::new(),
+            Keeps::Nothing | Keeps::Folder(_) | Keeps::Mounted(..) | Keeps::Cluster(..) => Vec::new(),
             Keeps::Gateway(gateway) => Gateway::variables(gateway.address()).into(),
             Keeps::Network(proxy, _) => Gateway::variables(proxy.address()).into(),
         }
@@ -74,6 +78,14 @@ pub(crate) fn in_folder() -> Place {
     let folder = tempfile::tempdir().unwrap();
     let location = Location::Folder(folder.path().join("repository"));
     Place::new(location, setting(), Keeps::Folder(folder))
+}
+
+/// A new repository on a new exFAT filesystem, where that can be mounted.
+pub(crate) fn in_exfat() -> Option<Place> {
+    let files = tempfile::tempdir().unwrap();
+    let mounted = Mounted::exfat(256 << 20, &files.path().join("disk"))?;
+    let location = Location::Folder(mounted.folder.path().join("repository"));
+    Some(Place::new(location, setting(), Keeps::Mounted(mounted, files)))
 }
 
 /// A new repository in memory.
