@@ -338,6 +338,7 @@ impl Repository {
         if backend.create(&layout::format(), &record::encode(FORMAT, &format))? == Created::Taken {
             return Err(exists());
         }
+        backend.keep_reserve();
         let cipher = key.cloned().map_or(Cipher::None, Cipher::Key);
         Ok(Self::new(backend, name, format, cipher))
     }

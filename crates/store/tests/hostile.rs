@@ -31,8 +31,10 @@ fn fill(repository: &Repository) {
 /// Whether readers notice that the record is missing or damaged. A tombstone counts even if its content is damaged,
 /// the manifest of a removed version does not matter, and only prunes read the logs of leases.
 fn matters(path: &str) -> bool {
-    // If the stored capability test is damaged, the test is repeated.
-    !["removed/", "versions/old/", "probes/", "leases/"].iter().any(|folder| path.contains(folder))
+    // If the stored capability test is damaged, the test is repeated. The reserve only takes space.
+    !["removed/", "versions/old/", "probes/", "leases/", "/reserve"]
+        .iter()
+        .any(|folder| path.contains(folder))
 }
 
 /// Reads everything in a repository in every way. Returns whether any damage was noticed.

@@ -9,6 +9,7 @@ mod common;
 mod conformance;
 mod faults;
 mod forms;
+mod full;
 mod golden;
 mod history;
 mod hostile;

@@ -79,6 +79,10 @@ fn explain(error: Error) -> Failure {
             "nothing was deleted, since nobody can tell what a damaged or lost version needs: heal it by \
              `diskcast verify --repair` or `diskcast verify --repair OTHER`, or `diskcast remove` it",
         ),
+        ErrorKind::Full => failure.hint(
+            "the disk of the repository has no room for the records of a prune: delete some MiB of other files there, \
+             then prune again",
+        ),
         _ => failure,
     }
 }

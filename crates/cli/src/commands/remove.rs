@@ -94,11 +94,16 @@ fn set_of(repository: &Repository, image: &ImageName, number: u64) -> Result<Opt
 }
 
 fn explain(error: Error) -> Failure {
-    let refused = error.kind() == ErrorKind::Refused;
+    let kind = error.kind();
     let failure = Failure::from(error);
-    if refused {
-        failure.hint("move its tags to another version first, or remove them: `diskcast remove IMAGE:TAG`")
-    } else {
-        failure
+    match kind {
+        ErrorKind::Refused => {
+            failure.hint("move its tags to another version first, or remove them: `diskcast remove IMAGE:TAG`")
+        }
+        ErrorKind::Full => failure.hint(
+            "the disk of the repository has no room even for this: delete some MiB of other files there, then remove \
+             and prune",
+        ),
+        _ => failure,
     }
 }

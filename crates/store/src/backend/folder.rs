@@ -24,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::backend::claim::{self, FOLDERS_MAX, beside};
 use crate::backend::files;
+use crate::backend::reserve::Reserve;
 
 /// Depth of the deepest folders that hold records.
 const DEPTH_MAX: u32 = 4;
@@ -40,6 +41,7 @@ pub(crate) struct Folder {
     /// The thread that flushes a full batch. The thread that fills the next batch waits for it, which limits open
     /// files.
     flusher: Mutex<Option<JoinHandle<Result<()>>>>,
+    reserve: Reserve,
 }
 
 /// State shared by callers and the flusher thread.
@@ -114,9 +116,9 @@ impl Folder {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let takes_unnamed = Path::new("/proc/self/fd").exists() && unnamed(&root).is_ok();
-        let (intake, flushing) = (Mutex::default(), Mutex::default());
+        let (intake, flushing, reserve) = (Mutex::default(), Mutex::default(), Reserve::of(&root));
         let shared = Arc::new(Shared { root, handle, takes_unnamed, intake, flushing });
-        Ok(Self { shared, flusher: Mutex::default() })
+        Ok(Self { shared, flusher: Mutex::default(), reserve })
     }
 
     /// The absolute path of the folder.
@@ -126,7 +128,17 @@ impl Folder {
 
     /// Creates the record `bytes`, durably, if nothing has its name; if something does, `Exists`.
     pub(crate) fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        claim::create(self.root(), name, bytes)
+        loop {
+            match claim::create(self.root(), name, bytes) {
+                Err(error) if error.kind() == ErrorKind::Full && self.reserve.give() => {}
+                created => return created,
+            }
+        }
+    }
+
+    /// The space that is kept for a full disk.
+    pub(super) fn reserve(&self) -> &Reserve {
+        &self.reserve
     }
 
     /// Whether [`Self::put`] works here. If not (NFS, exFAT), `object_store` writes and flushes each object alone.

@@ -12,6 +12,7 @@ pub(crate) mod folder;
 mod http;
 mod listing;
 pub(crate) mod location;
+mod reserve;
 pub(crate) mod s3;
 pub(crate) mod scrubs;
 mod uploads;
@@ -34,6 +35,7 @@ use crate::backend::executor::Executor;
 use crate::backend::flush::SharedFlush;
 use crate::backend::folder::Folder;
 use crate::backend::http::CutShort;
+use crate::backend::reserve::Reserve;
 use crate::backend::scrubs::FileStamp;
 use crate::backend::uploads::Uploads;
 use crate::error::from_store;
@@ -74,6 +76,16 @@ enum Objects {
     Folder(Folder),
     /// Several at the same time.
     Uploads(Uploads),
+}
+
+/// A removal or a prune, which frees space: see [`Backend::freeing`].
+#[derive(Debug)]
+pub(crate) struct Freeing<'a>(Option<&'a Reserve>);
+
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|reserve| reserve.end());
+    }
 }
 
 /// Which writer's record a create-if-absent left at the path.
@@ -400,6 +412,25 @@ impl Backend {
     pub(crate) fn clear(&self, path: &Path) {
         // Without permission to delete, the record stays: its path is not one that readers of a repository look at.
         let _ = self.wait(self.store.delete(path));
+    }
+
+    /// Until the value is dropped, records that are created may use the space that is kept for a full disk.
+    pub(crate) fn freeing(&self) -> Freeing<'_> {
+        let reserve = self.reserve();
+        reserve.iter().for_each(|reserve| reserve.begin());
+        Freeing(reserve)
+    }
+
+    /// Keeps some space for a full disk, if there is any.
+    pub(crate) fn keep_reserve(&self) {
+        self.reserve().iter().for_each(|reserve| reserve.keep());
+    }
+
+    fn reserve(&self) -> Option<&Reserve> {
+        match &self.objects {
+            Objects::Folder(folder) => Some(folder.reserve()),
+            Objects::Direct | Objects::Uploads(_) => None,
+        }
     }
 
     /// Whether there is a record at `path`.

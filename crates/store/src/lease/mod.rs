@@ -265,6 +265,7 @@ impl Lease {
             let _ = encode(&self.repository, Kind::Closed, None, None)
                 .and_then(|bytes| self.append(&mut log, &bytes));
             log.state = State::Closed;
+            self.repository.backend.keep_reserve();
         }
     }
 

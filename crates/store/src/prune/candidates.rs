@@ -1,7 +1,7 @@
 //! The list of copies that a prune may delete. It is written in parts, one folder of objects after the other, so that
-//! memory is bounded by the largest folder.
+//! memory is bounded by the largest folder. On a full disk the list ends early.
 
-use base::Result;
+use base::{ErrorKind, Result};
 use image::ObjectKind;
 use object_store::path::Path;
 
@@ -42,6 +42,7 @@ pub(super) struct Candidates<'a> {
     waiting: Vec<Candidate>,
     parts: u64,
     slots: u8,
+    is_cut: bool,
 }
 
 impl<'a> Candidates<'a> {
@@ -50,7 +51,7 @@ impl<'a> Candidates<'a> {
         let (epoch, lease) = (lease.epoch(), lease.number());
         // A writer that finds slot 0 condemned stores in slot 1, so two slots may be in use from now on.
         let slots = slots.max(2);
-        Self { repository, epoch, lease, waiting: Vec::new(), parts: 0, slots }
+        Self { repository, epoch, lease, waiting: Vec::new(), parts: 0, slots, is_cut: false }
     }
 
     /// Notes the slot of a copy, whether it is a candidate or not.
@@ -59,14 +60,16 @@ impl<'a> Candidates<'a> {
         self.slots = self.slots.max((copy.slot + 2).min(layout::SLOTS));
     }
 
-    /// Adds a candidate. A part never spans two folders.
+    /// Adds a candidate, unless the list has ended early. A part never spans two folders.
     pub(super) fn push(&mut self, candidate: Candidate) -> Result<()> {
         let folder = |candidate: &Candidate| (candidate.kind, candidate.digest.0[0]);
         let is_next = self.waiting.last().is_some_and(|last| folder(last) != folder(&candidate));
         if is_next || self.waiting.len() == PART_PATHS_MAX {
             self.finish()?;
         }
-        self.waiting.push(candidate);
+        if !self.is_cut {
+            self.waiting.push(candidate);
+        }
         Ok(())
     }
 
@@ -75,11 +78,27 @@ impl<'a> Candidates<'a> {
         if self.waiting.is_empty() {
             return Ok(());
         }
-        self.parts += 1;
-        let name = PartName::of(self.epoch, self.lease, self.parts);
-        self.repository.backend.create(&name.path(), &seal_part(&self.waiting))?;
+        let name = PartName::of(self.epoch, self.lease, self.parts + 1);
+        let made = self.repository.backend.create(&name.path(), &seal_part(&self.waiting));
         self.waiting.clear();
-        Ok(())
+        match made {
+            Err(error) if error.kind() == ErrorKind::Full && self.parts > 0 => self.cut(),
+            made => made.map(|_| self.parts += 1),
+        }
+    }
+
+    /// The disk is full. The list ends here, and half of it goes, so that there is room for the records that follow.
+    fn cut(&mut self) -> Result<()> {
+        self.is_cut = true;
+        let (all, stay) = (self.parts, self.parts.div_ceil(2));
+        self.parts = stay;
+        let part = |part| PartName::of(self.epoch, self.lease, part).path();
+        self.repository.delete_all(&(stay + 1..=all).map(part).collect::<Vec<_>>())
+    }
+
+    /// Whether there was no room for all candidates.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     pub(super) fn parts(&self) -> u64 {

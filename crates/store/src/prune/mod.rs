@@ -75,14 +75,42 @@ impl Repository {
         overseer: &dyn Overseer,
         beats: bool,
     ) -> Result<PruneReport> {
+        let _freeing = self.backend.freeing();
+        let mut report: Option<PruneReport> = None;
+        loop {
+            let (next, is_cut) = self.prune_once(options, stamp, overseer, beats)?;
+            let deleted = next.deleted.objects;
+            let sum = report.map_or_else(|| next.clone(), |report| report.followed_by(&next));
+            if !is_cut {
+                return Ok(sum);
+            }
+            // A full disk had no room for the list of all candidates; now it has more.
+            if deleted == 0 {
+                return Err(Error::new(
+                    ErrorKind::Full,
+                    "prune: the disk has no room for a list of what can go",
+                ));
+            }
+            report = Some(sum);
+        }
+    }
+
+    /// Prunes; true if the disk had no room for the list of all candidates.
+    fn prune_once(
+        &self,
+        options: &PruneOptions,
+        stamp: &Stamp,
+        overseer: &dyn Overseer,
+        beats: bool,
+    ) -> Result<(PruneReport, bool)> {
         for _ in 0..RACES_MAX {
             let (lease, epoch) = Lease::take(self, Purpose::Prune, stamp)?;
             let lease = Arc::new(lease);
             let _heartbeat = beats.then(|| Heartbeat::start(Arc::clone(&lease))).transpose()?;
-            let mut run =
-                Run { repository: self, options, stamp, overseer, lease, report: PruneReport::default() };
+            let report = PruneReport::default();
+            let mut run = Run { repository: self, options, stamp, overseer, lease, report, is_cut: false };
             match run.all(&epoch) {
-                Ok(true) => return Ok(run.report),
+                Ok(true) => return Ok((run.report, run.is_cut)),
                 Ok(false) => {}
                 // Without its lease, a prune may fail because another one deletes: then the revocation is the real
                 // cause.
@@ -128,7 +156,13 @@ impl<'a> Run<'a> {
         let unfinished = self.repository.backend.unfinished()?;
         let candidates = self.candidates(&marks, epoch, &before)?;
         self.overseer.event(&PruneEvent::Found(self.report.candidates));
-        if !self.begin(epoch, &before, &candidates)? {
+        let begun = self.begin(epoch, &before, &candidates).inspect_err(|error| {
+            // Then there is no such record, and its list only takes space.
+            if error.kind() == ErrorKind::Full && self.repository.backend.is_folder() {
+                let _ = self.clear(candidates.names().collect());
+            }
+        });
+        if !begun? {
             self.clear(candidates.names().collect())?;
             return Ok(false);
         }
@@ -205,6 +239,13 @@ impl<'a> Run<'a> {
             })
         })?;
         candidates.finish()?;
+        self.is_cut = candidates.is_cut();
+        if self.is_cut {
+            self.report.candidates = Tally::default();
+            for name in candidates.names() {
+                read_part(self.repository, &name)?.iter().for_each(|copy| self.report.candidates.add(copy));
+            }
+        }
         Ok(candidates)
     }
 

@@ -86,6 +86,23 @@ pub struct PruneReport {
     pub revoked: u64,
 }
 
+impl PruneReport {
+    /// What this prune and the next one, which did the rest, have done together.
+    pub(super) fn followed_by(self, next: &Self) -> Self {
+        let sum = |one: Tally, other: Tally| Tally {
+            objects: one.objects + other.objects,
+            bytes: one.bytes + other.bytes,
+        };
+        Self {
+            versions: next.versions,
+            stored: self.stored,
+            candidates: sum(self.deleted, next.candidates),
+            deleted: sum(self.deleted, next.deleted),
+            revoked: self.revoked + next.revoked,
+        }
+    }
+}
+
 /// One prune.
 pub(super) struct Run<'a> {
     pub(super) repository: &'a Repository,
@@ -94,4 +111,6 @@ pub(super) struct Run<'a> {
     pub(super) overseer: &'a dyn Overseer,
     pub(super) lease: Arc<Lease>,
     pub(super) report: PruneReport,
+    /// Whether the disk had no room for the list of all candidates.
+    pub(super) is_cut: bool,
 }

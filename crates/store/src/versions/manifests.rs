@@ -206,6 +206,7 @@ impl Repository {
     /// Removes the version `image@number`, or the tag `image:tag`. A version leaves a tombstone; its data stays until
     /// the next prune. `Refused` for an image without version or tag, and for a version with a tag.
     pub fn remove(&self, reference: &Reference, stamp: &Stamp) -> Result<Removed> {
+        let _freeing = self.backend.freeing();
         match reference {
             Reference::Newest(image) => {
                 let text = format!("remove `{image}`: expected `{image}@version` or `{image}:tag`");
