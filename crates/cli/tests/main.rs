@@ -43,6 +43,7 @@ mod parts;
 mod peers;
 mod power;
 mod private;
+mod removed;
 mod replay;
 mod rescue;
 mod roots;

@@ -138,6 +138,11 @@ pub enum Event {
         /// The whole chain of causes.
         error: String,
     },
+    /// Nothing keeps a prune from deleting what machines fetch now, if it is removed. Logged once.
+    ReadersNotProtected {
+        /// The whole chain of causes.
+        error: String,
+    },
     /// A request failed, and not because of its client.
     RequestFailed {
         /// Method and path.
@@ -165,12 +170,8 @@ impl fmt::Display for Event {
                 )
             }
             Self::SessionEnded { statistics } => {
-                write!(
-                    f,
-                    "session of {} ended\n{}",
-                    statistics.reference,
-                    crate::statistics::text(statistics)
-                )
+                let (of, text) = (&statistics.reference, crate::statistics::text(statistics));
+                write!(f, "session of {of} ended\n{text}")
             }
             Self::HostEnded { host } => {
                 let HostStatus { host: name, address, reference, stage, .. } = &**host;
@@ -213,6 +214,11 @@ impl fmt::Display for Event {
                 write!(f, "another DHCP server, {address}, gives addresses on `{interface}`, too")
             }
             Self::NetbootFailed { error } => write!(f, "machines can't boot from here any more: {error}"),
+            Self::ReadersNotProtected { error } => write!(
+                f,
+                "a version that is removed and pruned while machines fetch it is lost to them, since the server can't \
+                 write to the repository: {error}"
+            ),
             Self::RequestFailed { request, error } => write!(f, "{request} failed: {error}"),
         }
     }

@@ -87,6 +87,13 @@ impl Hosts {
         gone.iter().for_each(|event| (self.log)(event));
     }
 
+    /// The versions that machines fetch now, as `image@version`; each may be there several times.
+    pub(crate) fn fetched(&self) -> Vec<String> {
+        let table = self.table.lock();
+        let working = table.values().filter(|host| !host.ended);
+        working.map(|host| host.report.reference.clone()).collect()
+    }
+
     /// The machines that fetch images that `sees` permits: first those at work, then those that ended, the latest
     /// first.
     pub(crate) fn list(&self, sees: impl Fn(&str) -> bool, now: Instant) -> Vec<HostStatus> {

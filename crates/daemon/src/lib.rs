@@ -36,6 +36,7 @@ pub mod private_file;
 mod probes;
 mod publications;
 mod reach;
+mod readings;
 mod receivers;
 mod serve;
 mod session_places;

@@ -157,6 +157,7 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
 
 /// Regular work of a running server. It ends with the runtime.
 async fn sweep(app: Arc<App>) {
+    tokio::spawn(keep_readings(app.clone()));
     let mut interval = tokio::time::interval(SWEEP_INTERVAL);
     for sweeps in 1u32.. {
         interval.tick().await;
@@ -172,6 +173,18 @@ async fn sweep(app: Arc<App>) {
             let event = app.join.tend(&app.authority, clock::unix_seconds());
             event.iter().for_each(|event| (app.log)(event));
         };
+        let _ = tokio::task::spawn_blocking(work).await;
+    }
+}
+
+/// Keeps what machines fetch. It has a loop of its own, since it waits for the repository.
+async fn keep_readings(app: Arc<App>) {
+    let mut interval = tokio::time::interval(SWEEP_INTERVAL);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        let app = app.clone();
+        let work = move || app.readings.sweep(&[app.hosts.fetched(), app.sessions.fetched()].concat());
         let _ = tokio::task::spawn_blocking(work).await;
     }
 }
@@ -232,6 +245,7 @@ impl Server {
         if let Some(listener) = self.listener.take() {
             let _ = runtime.block_on(listener);
         }
+        self.app.readings.end_all();
         runtime.shutdown_timeout(LAST_WORK_TIME_MAX);
         // Objects of unfinished uploads become durable too, so that their clients can resume.
         let _ = self.app.repository.flush();

@@ -287,6 +287,17 @@ impl Sessions {
         }
     }
 
+    /// The versions of sessions that run, without those for attached disks, as `image@version`.
+    pub(crate) fn fetched(&self) -> Vec<String> {
+        let slots: Vec<_> = self.slots.lock().iter().map(|(key, slot)| (key.clone(), slot.clone())).collect();
+        // A locked slot has a client that joins, which counts by itself.
+        let runs = |slot: &Slot| {
+            slot.try_lock().is_some_and(|slot| slot.as_ref().is_some_and(|running| !running.is_over()))
+        };
+        let fetched = slots.into_iter().filter(|(key, slot)| !key.attached && runs(slot));
+        fetched.map(|(key, _)| key.reference).collect()
+    }
+
     /// Logs each session that has sent something since the last call. Blocks.
     pub(crate) fn log_running(&self) {
         for session in self.running() {

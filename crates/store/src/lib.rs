@@ -36,6 +36,7 @@ pub use backend::scrubs::ScrubSetting;
 pub use edit::{Blob, Changes, Committed, Content, Draft, Drafter, Piece, Recent, Shape, Snapshot};
 pub use form::{Form, FormKind};
 pub use layout::names_a_path;
+pub use lease::reading::Reading;
 pub use lease::writer::Writer;
 pub use lease::{Owner, Purpose};
 pub use maintain::copy::{Copier, CopyReport};

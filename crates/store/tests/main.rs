@@ -19,6 +19,7 @@ mod network;
 mod power;
 mod profiles;
 mod prune;
+mod readers;
 mod rot;
 mod sealed;
 mod signed;

@@ -171,9 +171,10 @@ fn without_the_key_names_and_checksums_are_still_verified() {
     assert_eq!((report.versions, report.damaged, report.unreferenced), (3, Vec::new(), 0));
     assert_eq!(report.objects, bucket.open().verify(&Scope::All, &NoProgress).unwrap().objects);
     for path in bucket.0.paths() {
-        // A tombstone counts even if damaged, its version does not matter any more, only prunes read logs of leases, and
-        // the reserve only takes space.
-        let matters = !["format", "removed/", "leases/", "reserve"].iter().any(|folder| path.starts_with(folder));
+        // A tombstone counts even if damaged, its version does not matter any more, only prunes read logs of leases,
+        // and the reserve only takes space.
+        let matters =
+            !["format", "removed/", "leases/", "reserve"].iter().any(|folder| path.starts_with(folder));
         if !matters || path == version("web", 1) {
             continue;
         }

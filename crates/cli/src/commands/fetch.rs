@@ -196,6 +196,8 @@ fn run_here(context: &Context, args: &Args, starter: Option<aside::Starter>) -> 
     let name = args.receiver.clone().unwrap_or_else(repository::host_name);
     let reference = format!("{}@{}", manifest.image, manifest.number);
     let reporter = HostReporter::start(&client, &name, reference);
+    let joins_first = args.transport != Transport::Unicast && args.torrent.is_none();
+    let reporter = if joins_first { reporter } else { reporter.at_once() };
     let reporter = if target::is_null(&args.target) { reporter.only_verifying() } else { reporter };
     if let Some(port) = args.torrent {
         let (disks, drafts) = match open_all(context, args, &targets, (manifest, &client), &stop) {

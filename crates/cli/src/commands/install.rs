@@ -334,7 +334,7 @@ impl Write for Metered<'_> {
 fn reporter(library: &Library, version: &Manifest, target: &Path) -> Option<HostReporter> {
     let Library::There(client, _) = library else { return None };
     let reference = format!("{}@{}", version.image, version.number);
-    let reporter = HostReporter::start(client, &repository::host_name(), reference);
+    let reporter = HostReporter::start(client, &repository::host_name(), reference).at_once();
     Some(if target::is_null(target) { reporter.only_verifying() } else { reporter })
 }
 

@@ -132,6 +132,9 @@ impl Overseer for Teller {
 }
 
 fn describe(owner: &Owner) -> String {
+    if let Some(version) = &owner.reads {
+        return format!("machines that fetch {version} through {}, since {}", owner.creator, owner.created);
+    }
     let what = match owner.purpose {
         Purpose::Write => "a writer",
         Purpose::Prune => "another prune",

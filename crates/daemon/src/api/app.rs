@@ -23,6 +23,7 @@ use crate::netboot::Boots;
 use crate::probes::Probes;
 use crate::publications::Publications;
 use crate::reach::Reach;
+use crate::readings::Readings;
 use crate::sessions::Sessions;
 use crate::swarms::Swarms;
 use crate::token_uses::TokenUses;
@@ -59,6 +60,7 @@ pub(crate) struct App {
     pub probes: Probes,
     pub publications: Publications,
     pub reach: Reach,
+    pub readings: Readings,
     pub uploads: Uploads,
     pub reads: Reads,
     pub files: Files,
@@ -87,6 +89,7 @@ impl App {
         boots: Option<Boots>,
         log: Log,
     ) -> Arc<Self> {
+        let readings = Readings::new(Arc::clone(&repository), log.clone());
         Arc::new(Self {
             repository,
             authority,
@@ -99,6 +102,7 @@ impl App {
             probes,
             publications: Publications::default(),
             reach: Reach::default(),
+            readings,
             uploads: Uploads::new(),
             reads: Reads::new(clock::epoch()),
             files,

@@ -57,6 +57,9 @@ pub(super) async fn join(
             true => app.repository.signed_manifest(&reference)?.0,
             false => app.version_meant(&reference, &request.manifest)?,
         };
+        if !request.attached {
+            app.readings.begin(reference.image(), version.manifest.number)?;
+        }
         let held = if request.peers { app.swarms.held(&version.digest()) } else { None };
         app.sessions.join(&request, &version, peer, held)
     });

@@ -41,7 +41,16 @@ pub(super) async fn report(
     let report: HostReport = body::receive_json(&app, &headers, body).await?;
     let reference: Reference = report.reference.parse()?;
     access.needs(Right::Read, reference.image().as_str())?;
+    let ended = report.ended;
     let next = app.hosts.report(id, peer.ip(), report, Instant::now());
+    if ended {
+        app.readings.end(&reference);
+    } else if let Reference::Version(image, number) = reference
+        && !app.readings.touch(&image, number)
+    {
+        // A version that was removed before is not protected any more: then the fetch may fail.
+        let _ = app.blocking(move |app| app.readings.begin(&image, number)).await;
+    }
     Ok(Json(NextReport { next_ms: u64::try_from(next.as_millis()).unwrap_or(u64::MAX) }))
 }
 

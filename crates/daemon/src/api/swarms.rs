@@ -37,6 +37,7 @@ pub(super) async fn join(
     }
     let join = move |app: &App| -> Result<_, Failure> {
         let version = app.version_meant(&reference, &request.manifest)?;
+        app.readings.begin(reference.image(), version.manifest.number)?;
         Ok(app.swarms.join(&app.repository, &version, peer.ip())?)
     };
     let grant = app.blocking(join).await?;

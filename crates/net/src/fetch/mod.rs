@@ -317,6 +317,8 @@ impl Fetch<'_> {
         };
         match self.client.join_session(&request) {
             Ok(grant) => Ok(Next::Join(Box::new(grant))),
+            // The version was removed meanwhile: without a lease of the server a prune may delete it.
+            Err(error) if error.kind() == ErrorKind::NotFound && self.is_removed() => Err(error),
             // These errors mean that the server offers no session to us; it can still be used by unicast.
             Err(error)
                 if matches!(
@@ -328,6 +330,11 @@ impl Fetch<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the server does not have the version any more.
+    fn is_removed(&self) -> bool {
+        self.client.manifest(&self.reference).is_err_and(|error| error.kind() == ErrorKind::NotFound)
     }
 
     /// Receives one session. The inner error says why this session cannot be received; the outer error ends the

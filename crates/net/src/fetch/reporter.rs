@@ -40,6 +40,8 @@ struct State {
     report: HostReport,
     /// Nothing is written: what arrives is only verified.
     only_verifies: bool,
+    /// The first report is not to wait.
+    soon: bool,
     /// The thread ends: the last report was sent, or nobody wants reports.
     done: bool,
 }
@@ -61,7 +63,7 @@ impl HostReporter {
             unicast_bytes: 0,
             elapsed_ms: 0,
         };
-        let state = Mutex::new(State { report, only_verifies: false, done: false });
+        let state = Mutex::new(State { report, only_verifies: false, soon: false, done: false });
         let (clock, arrived) = (Clock::start(), Arc::default());
         let shared = Arc::new(Shared { clock, arrived, state, changed: Condvar::new() });
         // A stop of the fetch does not stop the report of its end.
@@ -82,6 +84,15 @@ impl HostReporter {
     #[must_use]
     pub fn only_verifying(self) -> Self {
         self.shared.state.lock().only_verifies = true;
+        self
+    }
+
+    /// The same for a fetch that joins nothing first, neither a session nor a swarm: it reports at once, since until
+    /// then the server does not keep the version from a prune.
+    #[must_use]
+    pub fn at_once(self) -> Self {
+        self.shared.state.lock().soon = true;
+        self.shared.changed.notify_all();
         self
     }
 
@@ -160,7 +171,8 @@ impl Shared {
         let mut chance = clock::jitter();
         let id = format!("{:016x}{:016x}", chance.u64(), chance.u64());
         let waits = |state: &mut State| !state.report.ended && !state.done;
-        self.changed.wait_while_for(&mut self.state.lock(), waits, FIRST);
+        let waits_first = |state: &mut State| waits(state) && !state.soon;
+        self.changed.wait_while_for(&mut self.state.lock(), waits_first, FIRST);
         loop {
             let mut state = self.state.lock();
             if state.done {

@@ -4,6 +4,7 @@
 mod complete;
 pub(crate) mod epoch;
 pub(crate) mod filter;
+pub(crate) mod reading;
 pub(crate) mod writer;
 
 use std::sync::Arc;
@@ -74,6 +75,9 @@ pub struct Owner {
     /// The process that holds the lease, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
+    /// The version that is read under the lease, as `image@version`, if it is one of a reader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads: Option<String>,
 }
 
 /// One entry of a lease.
@@ -187,8 +191,18 @@ enum State {
 impl Lease {
     /// Takes a lease in the current epoch, and returns it with that epoch.
     pub(crate) fn take(repository: &Repository, purpose: Purpose, stamp: &Stamp) -> Result<(Self, Epoch)> {
+        Self::take_to_read(repository, purpose, stamp, None)
+    }
+
+    /// The same, to read the version `reads`.
+    pub(crate) fn take_to_read(
+        repository: &Repository,
+        purpose: Purpose,
+        stamp: &Stamp,
+        reads: Option<String>,
+    ) -> Result<(Self, Epoch)> {
         let (created, creator) = (stamp.created.clone(), stamp.creator.clone());
-        let owner = Owner { purpose, created, creator, process: repository.processes.own() };
+        let owner = Owner { purpose, created, creator, process: repository.processes.own(), reads };
         for _ in 0..RACES_MAX {
             let epoch = Epoch::current(repository)?;
             let lease = match Self::take_in(repository, epoch.number, &owner) {

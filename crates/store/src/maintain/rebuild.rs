@@ -142,7 +142,7 @@ impl Repository {
             // If the owner is alive, it finds that entry 1 is not its own, and starts again.
             let unknown = || "unknown, since the record was damaged".to_owned();
             let (created, creator) = (unknown(), unknown());
-            let owner = Owner { purpose: Purpose::Write, created, creator, process: None };
+            let owner = Owner { purpose: Purpose::Write, created, creator, process: None, reads: None };
             return lease::sealed_begin(self, owner).map(Some);
         }
         let Some(Some(Entry::Begin(owner))) = read(1)? else { return Ok(None) };
