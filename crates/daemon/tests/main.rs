@@ -5,6 +5,7 @@
 mod api;
 mod common;
 mod hostile;
+mod lists;
 mod mirror;
 mod profiles;
 mod reach;

@@ -31,6 +31,9 @@ use crate::event::Event;
 
 /// Bytes of manifests in a list of images: some thousand.
 const MANIFESTS_BYTES_MAX: usize = 8 << 20;
+/// Images that are read before it is looked whether there is room for more manifests, and by how many threads.
+const BATCH: usize = 256;
+const AT_ONCE: usize = 16;
 
 pub(super) async fn repository(_: Access, State(app): State<Arc<App>>) -> Json<RepositorySummary> {
     let repository = &app.repository;
@@ -44,37 +47,76 @@ pub(super) async fn repository(_: Access, State(app): State<Arc<App>>) -> Json<R
 pub(super) async fn list(
     access: Access,
     State(app): State<Arc<App>>,
-    Asked(ImagesQuery { manifests }): Asked<ImagesQuery>,
+    Asked(ImagesQuery { manifests, after }): Asked<ImagesQuery>,
 ) -> Result<Json<Images>, Failure> {
     let images = app.blocking(move |app| -> Result<_, Failure> {
         let names = app.repository.images()?;
-        let visible = names.into_iter().filter(|name| access.sees(name.as_str()));
+        let is_after = |name: &str| after.as_ref().is_none_or(|after| name > after.as_str());
+        let visible = names.into_iter().filter(|name| is_after(name.as_str()) && access.sees(name.as_str()));
+        let (visible, mut images) = (visible.collect::<Vec<_>>(), Vec::new());
         let mut room = if manifests { MANIFESTS_BYTES_MAX } else { 0 };
-        visible.map(|name| summary(&app.repository, &name, &mut room)).collect::<Result<Vec<_>, _>>()
+        for names in visible.chunks(BATCH) {
+            images.extend(summaries(&app.repository, names, &mut room)?);
+        }
+        Ok(images)
     });
     Ok(Json(Images { images: images.await? }))
 }
 
-/// An image in a list, with its newest manifest if that is shorter than `room`, which it takes away.
-fn summary(repository: &Repository, name: &ImageName, room: &mut usize) -> Result<ImageSummary, Failure> {
+/// The images `names` in a list, with their newest manifests as long as `room` holds them. After the first one that it
+/// does not, no room is left: a client asks for the rest at once.
+///
+/// A store far away takes some requests for each image, so several threads read them. They are outside of the runtime,
+/// within which each look into a folder would start a thread of its own.
+fn summaries(
+    repository: &Repository,
+    names: &[ImageName],
+    room: &mut usize,
+) -> Result<Vec<ImageSummary>, Failure> {
+    let wanted = *room > 0;
+    let read = |names: &[ImageName]| -> Vec<_> {
+        names.iter().map(|name| summary(repository, name, wanted)).collect()
+    };
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let parts = names.chunks(names.len().div_ceil(AT_ONCE).max(1));
+        let threads: Vec<_> = parts.map(|names| scope.spawn(move || read(names))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().flat_map(join).collect()
+    });
+    let fit = |found: Result<(ImageSummary, Option<Bytes>), Failure>| {
+        let (mut summary, manifest) = found?;
+        if let Some(bytes) = manifest {
+            match room.checked_sub(bytes.len()) {
+                Some(left) => (*room, summary.manifest) = (left, Some(BASE64.encode(bytes))),
+                None => *room = 0,
+            }
+        }
+        Ok(summary)
+    };
+    found.into_iter().map(fit).collect()
+}
+
+/// An image in a list, and its newest manifest if that is `wanted` and can be read.
+fn summary(
+    repository: &Repository,
+    name: &ImageName,
+    wanted: bool,
+) -> Result<(ImageSummary, Option<Bytes>), Failure> {
     let versions = repository.versions(name)?;
     let tags = repository.tags(name)?.into_iter().map(|tag| (tag.name.to_string(), tag.version));
     let latest = versions.last().copied().unwrap_or(0);
-    let mut manifest = None;
-    if *room > 0
-        && let Ok((_, bytes)) = repository.signed_manifest(&Reference::Version(name.clone(), latest))
-        && bytes.len() < *room
-    {
-        *room -= bytes.len();
-        manifest = Some(BASE64.encode(bytes));
-    }
-    Ok(ImageSummary {
+    let newest = || repository.signed_manifest(&Reference::Version(name.clone(), latest)).ok();
+    let manifest = if wanted { newest().map(|(_, bytes)| bytes) } else { None };
+    let summary = ImageSummary {
         name: name.to_string(),
         latest,
         versions: versions.len() as u64,
         tags: tags.collect::<BTreeMap<_, _>>(),
-        manifest,
-    })
+        manifest: None,
+    };
+    Ok((summary, manifest))
 }
 
 pub(super) async fn versions(

@@ -15,11 +15,14 @@ pub struct RepositorySummary {
 }
 
 /// The query of `GET /api/v1/images`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImagesQuery {
     /// Whether manifests of newest versions are wanted, too.
     #[serde(default)]
     pub manifests: bool,
+    /// Only images whose names come after this one are wanted.
+    #[serde(default)]
+    pub after: Option<String>,
 }
 
 /// The body of `GET /api/v1/images`.
@@ -40,7 +43,8 @@ pub struct ImageSummary {
     pub versions: u64,
     /// Its tags, with the number of the version that each one names.
     pub tags: std::collections::BTreeMap<String, u64>,
-    /// The manifest of its newest version as it is stored, in base64, if it was asked for and there was room.
+    /// The manifest of its newest version as it is stored, in base64, if it was asked for and there was room: if there
+    /// was none, no further image has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
 }

@@ -95,8 +95,9 @@ pub fn images() -> String {
 }
 
 /// `GET`: all images, with the manifests of their newest versions.
-pub(crate) fn images_with_manifests() -> String {
-    format!("{}?manifests=true", images())
+pub(crate) fn images_with_manifests(after: Option<&str>) -> String {
+    let after = after.map(|name| format!("&after={}", escape(name))).unwrap_or_default();
+    format!("{}?manifests=true{after}", images())
 }
 
 /// `GET`: the versions of an image; `POST`: publishes a draft (a manifest without a number).

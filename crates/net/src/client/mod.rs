@@ -8,6 +8,7 @@
 mod blobs;
 mod credential;
 mod failure;
+mod lists;
 mod machines;
 mod objects;
 mod options;
@@ -29,8 +30,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Chance, Error, ErrorKind, Result, limits};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use image::{Cipher, ObjectRef, ObjectSink, ObjectSource};
 use parking_lot::Mutex;
@@ -166,37 +165,6 @@ impl Client {
         let found = addresses_of(&self.server)
             .map_err(|error| Error::from_source(ErrorKind::Unreachable, context(), error))?;
         found.first().copied().ok_or_else(|| Error::new(ErrorKind::Unreachable, context()))
-    }
-
-    /// All images.
-    ///
-    /// # Errors
-    /// As for every request: `Unreachable`, `Untrusted`, `Denied`, `Stopped`, or the error in the server's answer.
-    pub fn images(&self) -> Result<api::Images> {
-        self.json(Method::GET, &api::path::images(), Body::None)
-    }
-
-    /// All images, each with the encoded manifest of its newest version, decrypted. A manifest is missing if the server
-    /// is older than this request, can't read it, or has more of them than one answer holds.
-    ///
-    /// # Errors
-    /// `Refused` or `Corrupt` if they are encrypted and the key is missing or wrong; as [`Self::images`].
-    pub fn images_with_manifests(&self) -> Result<Vec<(api::ImageSummary, Option<Bytes>)>> {
-        let found: api::Images = self.json(Method::GET, &api::path::images_with_manifests(), Body::None)?;
-        let each = found.images.into_iter().map(|mut summary| {
-            let stored = summary.manifest.take().and_then(|text| BASE64.decode(text).ok());
-            let manifest = stored.map(|stored| self.opened(stored.into(), &summary.name)).transpose()?;
-            Ok((summary, manifest))
-        });
-        each.collect()
-    }
-
-    /// The versions of an image.
-    ///
-    /// # Errors
-    /// `NotFound`; as [`Self::images`].
-    pub fn versions(&self, image: &str) -> Result<api::Versions> {
-        self.json(Method::GET, &api::path::versions(image), Body::None)
     }
 
     /// The repository that the server offers, and how it is encrypted.
