@@ -10,7 +10,7 @@ use std::time::Duration;
 use net::api::{Family, MULTICAST_VERSION, SessionGrant, SessionRequest};
 use net::client::{Client, ClientOptions};
 use net::interface;
-use net::udp::{Arrivals, GroupReceiver, Train, wait};
+use net::udp::{Arrivals, GroupReceiver, wait};
 use proto::multicast::{
     BlockHeader, Cause, Downstream, Lacking, NeedBlocks, NeedRange, NeedSymbols, ObjectRange,
     ReceiverCounters, ReceiverId, Report, Shape, Status, Upstream, VERSION, open_train, seal,
@@ -251,7 +251,7 @@ impl Member {
             wait(&[&group], None, PAUSE)?;
             group.receive(&mut arrivals)?;
             let mut forged = Vec::new();
-            for Train { from, bytes: train, packet_bytes, .. } in arrivals.trains() {
+            for (from, train, packet_bytes) in arrivals.trains() {
                 if from.ip() != grant.source {
                     continue;
                 }

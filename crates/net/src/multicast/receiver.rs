@@ -287,13 +287,11 @@ impl Driver<'_> {
             }
             let now = self.clock.now();
             let (key, shape) = (self.group_key.clone(), self.shape);
-            for train in arrivals.trains() {
-                let packets = open_train(&key, &shape, train.bytes, train.packet_bytes);
-                let kept = u64::try_from(train.kept.as_nanos()).unwrap_or(0);
-                let from = (train.from.ip(), Instant(now.0.saturating_sub(kept)));
-                for (datagram, packet) in train.bytes.chunks(train.packet_bytes).zip(packets) {
+            for (from, train, packet_bytes) in arrivals.trains() {
+                let packets = open_train(&key, &shape, train, packet_bytes);
+                for (datagram, packet) in train.chunks(packet_bytes).zip(packets) {
                     match packet {
-                        Ok(packet) => self.take_packet(now, from, datagram, &packet),
+                        Ok(packet) => self.take_packet(now, from.ip(), datagram, &packet),
                         Err(why) => self.machine.handle_reject(why),
                     }
                 }
@@ -304,14 +302,7 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Takes a packet that came from an address and arrived at a time.
-    fn take_packet(
-        &mut self,
-        now: Instant,
-        (from, arrived): (IpAddr, Instant),
-        datagram: &[u8],
-        packet: &Downstream<'_>,
-    ) {
+    fn take_packet(&mut self, now: Instant, from: IpAddr, datagram: &[u8], packet: &Downstream<'_>) {
         if !self.authentic.accepts(from, datagram, packet) {
             return;
         }
@@ -321,7 +312,7 @@ impl Driver<'_> {
             return self.authentic.note(from);
         }
         (self.heard, self.heard_at) = (true, now);
-        let disposition = self.machine.handle_late_input(now, arrived, packet);
+        let disposition = self.machine.handle_input(now, packet);
         if let Disposition::Place { slot, offset, begins } = disposition
             && let Downstream::Block(header, payload) = packet
         {

@@ -5,7 +5,7 @@
 //! fewer); of two it is the better one. So a minority with a slow port, disk or processor does not slow the others
 //! (`sense.rs`).
 //! - Jitter or queue: the minimum waiting time of the last milliseconds counts. A queue delays all packets, a
-//!   processor that slept only some; of a burst of a server that woke up late the first packet waits for nothing.
+//!   processor that slept only some.
 //! - Random loss or overflow: random loss does not depend on the rate. The baseline is the lower quartile of the loss
 //!   in the last 24 windows of 125 ms without a queue. While the queue is long, loss counts that exceeds the baseline
 //!   by 2 % and 3.5 standard deviations at least; 8 % count at any time. Loss directly after a cut, without a queue
@@ -46,10 +46,9 @@
 //! the machine sends by other ways takes its time from the session's (`Server::leave_room`): the rate is that of both.
 //!
 //! **Bounds.** Packets are spaced. A run takes at most half a millisecond. A driver that wakes up late may catch up
-//! by a millisecond or 128 KiB, whichever is less; one whose processor is busy by as much as it was late, or 256 KiB.
-//! After a second without a report the rate is halved each second, down to `floor`. The next report begins the search
-//! again, from `initial`: the cause may have been a cable, or a receiver that never heard a packet. A report of a
-//! receiver to which no packet arrived yet says nothing else.
+//! by a millisecond or 128 KiB, whichever is less. After a second without a report the rate is halved each second,
+//! down to `floor`. The next report begins the search again, from `initial`: the cause may have been a cable, or a
+//! receiver that never heard a packet. A report of a receiver to which no packet arrived yet says nothing else.
 //!
 //! **Sources of the constants.** 4 ms exceed the jitter of busy hosts (after the minimum is taken), and fit the 32 to
 //! 64 KiB that a port of a small switch has at 100 Mbit/s. 25 ms are two reports of one receiver. The others were
@@ -180,16 +179,6 @@ impl Rate {
     /// The earliest time for the next packet.
     pub(super) fn ready_at(&self) -> Instant {
         self.pacer.ready_at()
-    }
-
-    /// The link or the source of data was not ready for what is due: it is not the driver that is late.
-    pub(super) fn excuse(&mut self) {
-        self.pacer.excuse();
-    }
-
-    /// How late the driver woke up at most, lately.
-    pub(super) fn lateness(&self) -> Duration {
-        self.pacer.lateness()
     }
 
     /// Accounts for `wire_bytes` that are sent at `now`.

@@ -239,23 +239,7 @@ impl Receiver {
 
     /// Processes a packet, and returns where the driver puts its payload.
     pub fn handle_input(&mut self, now: Instant, packet: &Downstream<'_>) -> Disposition {
-        self.handle_late_input(now, now, packet)
-    }
-
-    /// The same for a packet that arrived at this machine at `arrived`, and was read later, at `now`: how long packets
-    /// wait in the network is measured from when they arrive.
-    pub fn handle_late_input(
-        &mut self,
-        now: Instant,
-        arrived: Instant,
-        packet: &Downstream<'_>,
-    ) -> Disposition {
         self.heard_at = now;
-        match packet {
-            Downstream::Block(header, _) => self.delay.packet(arrived, header.timestamp_us, false),
-            Downstream::Status(status) => self.delay.packet(arrived, status.timestamp_us, true),
-            Downstream::Bye => {}
-        }
         // The server answers after the receiver had to send JOINs: request what is missing at once.
         if std::mem::take(&mut self.probe) > Duration::ZERO && self.phase == Phase::Open {
             self.hurry(now);
@@ -369,6 +353,7 @@ impl Receiver {
     fn take_block(&mut self, now: Instant, header: &BlockHeader) -> Disposition {
         self.stream.block(now, header);
         self.halves.block(u32::from(header.block) + 1 < self.config.shape.blocks(header.object_bytes));
+        self.delay.packet(now, header.timestamp_us, false);
         let object = header.object;
         if !self.lacking.contains(object) {
             return Disposition::Unwanted;

@@ -19,6 +19,7 @@ impl Receiver {
     pub(super) fn take_status(&mut self, now: Instant, status: &Status) {
         self.stream.status(now, status);
         self.halves.status(now, status);
+        self.delay.packet(now, status.timestamp_us, true);
         self.interval = status.report_interval.max(REPORT_INTERVAL_MIN);
         (self.receivers, self.calm) = (status.receivers.max(1), status.calm);
         let latest = now + self.interval + self.interval / 2;

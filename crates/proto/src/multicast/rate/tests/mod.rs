@@ -179,28 +179,6 @@ fn neither_loss_by_chance_nor_busy_receivers_are_congestion() {
 }
 
 #[test]
-fn a_server_whose_processor_is_busy_is_no_congestion() {
-    for (late_ms, link, least) in [
-        (5, 100.0 * M, 0.9),
-        (25, 100.0 * M, 0.6),
-        (25, 30.0 * M, 0.8),
-        (60, 30.0 * M, 0.7),
-        (60, 100.0 * M, 0.3),
-        (5, 1000.0 * M, 0.5),
-    ] {
-        for (hosts, busy) in [(1, false), (3, false), (3, true), (16, false)] {
-            let mut net = Net::new(&vec![Port::new(link, 512 * KIB); hosts]);
-            net.hosts.iter_mut().for_each(|host| host.busy = busy);
-            net.server(0, 100_000_000, Port::new(link, 512 * KIB)).late = late_ms * MS;
-            net.run(8 * SECOND);
-            let what = format!("{} Mbit/s, late by {late_ms} ms, {hosts} hosts, busy {busy}", link / M);
-            let outcome = outcome(what, &net, 1000, 8000, link);
-            net.demand(outcome.sum > least, &outcome);
-        }
-    }
-}
-
-#[test]
 fn loss_by_chance_that_begins_later_is_no_congestion_for_long() {
     for (loss, hosts) in [(30_000, 1), (100_000, 1), (100_000, 16)] {
         let mut net = Net::new(&vec![Port::new(100.0 * M, 512 * KIB); hosts]);
