@@ -99,15 +99,18 @@ impl Readings {
         }
     }
 
-    /// Ends what nobody fetches any more; `fetched` are the versions that machines fetch now. Blocks. Must be called
-    /// every second.
-    pub(crate) fn sweep(&self, fetched: &[String]) {
-        for reference in fetched {
-            if let Ok(Reference::Version(image, number)) = reference.parse() {
-                self.touch(&image, number);
+    /// Ends what nobody fetches any more. `reported` are the versions that machines report that they fetch, `sent`
+    /// those of sessions, which end some time after their last machine. Blocks. Must be called every second.
+    pub(crate) fn sweep(&self, reported: &[String], sent: &[String]) {
+        let now = Instant::now();
+        let signs = reported.iter().map(|of| (of, LINGER)).chain(sent.iter().map(|of| (of, LAST)));
+        for (reference, time) in signs {
+            if let Ok(Reference::Version(image, number)) = reference.parse()
+                && let Some(held) = self.held.lock().get_mut(&(image, number))
+            {
+                held.until = held.until.max(now + time);
             }
         }
-        let now = Instant::now();
         let is_over = |held: &Held| {
             held.until <= now || held.removed.is_some_and(|removed| now - removed >= REMOVED_MAX)
         };

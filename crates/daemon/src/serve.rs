@@ -184,7 +184,7 @@ async fn keep_readings(app: Arc<App>) {
     loop {
         interval.tick().await;
         let app = app.clone();
-        let work = move || app.readings.sweep(&[app.hosts.fetched(), app.sessions.fetched()].concat());
+        let work = move || app.readings.sweep(&app.hosts.fetched(), &app.sessions.fetched());
         let _ = tokio::task::spawn_blocking(work).await;
     }
 }
