@@ -58,3 +58,8 @@ pub use groups::MulticastOptions;
 pub use netboot::{DhcpSettings, NetbootSettings};
 pub use serve::{ServeOptions, Server, serve};
 pub use swarms::{Places, number_of as place_number};
+
+/// Held by tests that start programs, and by those that lock files: until a new process runs its program, it has all
+/// files of this one open, and with them their locks.
+#[cfg(test)]
+static STARTS: parking_lot::Mutex<()> = parking_lot::Mutex::new(());

@@ -188,6 +188,7 @@ mod tests {
 
     #[test]
     fn a_program_has_the_last_word() {
+        let _alone = crate::STARTS.lock();
         let folder = tempfile::tempdir().unwrap();
         let text = "case $1 in\n\
                     status) echo hello; echo \"$3 is on\"; echo ;;\n\
@@ -207,6 +208,7 @@ mod tests {
 
     #[test]
     fn who_asks_twice_switches_once_and_all_are_named() {
+        let _alone = crate::STARTS.lock();
         let folder = tempfile::tempdir().unwrap();
         let calls = folder.path().join("calls");
         let text = format!("echo \"$@\" >>{}; [ \"$3\" != bad ] || exit 1; echo fine", calls.display());

@@ -44,6 +44,7 @@ fn use_at(kept: &KeptImages, number: u8, seconds: u64) {
 
 #[test]
 fn one_fetches_and_the_others_wait() {
+    let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
     let (kept, other) = (KeptImages::open(folder.path()).unwrap(), KeptImages::open(folder.path()).unwrap());
     let filling = missing(&kept, 1);
@@ -63,6 +64,7 @@ fn one_fetches_and_the_others_wait() {
 
 #[test]
 fn the_images_used_least_recently_go_but_none_in_use() {
+    let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
     let kept = KeptImages::open(folder.path()).unwrap();
     let first = fill(&kept, 1);
@@ -81,6 +83,7 @@ fn the_images_used_least_recently_go_but_none_in_use() {
 
 #[test]
 fn an_overlay_keeps_what_it_needs() {
+    let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
     let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
     let base = fill(&kept, 1);
@@ -101,6 +104,7 @@ fn an_overlay_keeps_what_it_needs() {
 
 #[test]
 fn an_overlay_on_a_disk_that_is_not_mounted_keeps_its_image() {
+    let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
     let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
     let datastore = folder.path().join("datastore");
@@ -136,6 +140,7 @@ fn an_overlay_on_a_disk_that_is_not_mounted_keeps_its_image() {
 
 #[test]
 fn a_second_attempt_takes_nothing_from_a_machine() {
+    let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
     let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
     let (base, other) = (fill(&kept, 1), fill(&kept, 2));
@@ -176,6 +181,7 @@ fn a_second_attempt_takes_nothing_from_a_machine() {
 
 #[test]
 fn an_image_that_begins_like_a_qcow2_is_a_disk_all_the_same() {
+    let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
     let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
     let filling = missing(&kept, 1);
