@@ -72,7 +72,10 @@ fn names(path: &Path) -> Option<(PathBuf, PathBuf)> {
         return None;
     }
     draft.push(SUFFIX);
-    Some((name.with_file_name(draft), name))
+    let draft = name.with_file_name(draft);
+    // Nobody chose the draft's name: in a folder of all users a link there leads where somebody else wants.
+    let is_other = draft.symlink_metadata().is_ok_and(|found| !found.is_file());
+    (!is_other).then_some((draft, name))
 }
 
 /// Where a file would be made that is missing: at the end of links, if its name is one.
@@ -148,4 +151,25 @@ fn both(name: &Path, draft: &Path) -> Failure {
         draft.display()
     );
     Failure::new(Exit::Refused, text).hint("remove the one that you do not need; nothing was written")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_is_a_file_beside_the_file_that_is_meant() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().canonicalize().unwrap().join(name);
+        assert_eq!(names(&at("disk.img")), Some((at("disk.img.part"), at("disk.img"))));
+        std::os::unix::fs::symlink("disk.img", at("link")).unwrap();
+        assert_eq!(names(&at("link")), names(&at("disk.img")), "a link that leads nowhere yet");
+        fs::write(at("disk.img"), "a disk").unwrap();
+        assert_eq!(names(&at("link")), names(&at("disk.img")));
+        assert_eq!(names(&at("disk.img.part")), None);
+        // What somebody else put there is neither gone on with nor written to.
+        fs::write(at("other"), "not to be lost").unwrap();
+        std::os::unix::fs::symlink("other", at("disk.img.part")).unwrap();
+        assert_eq!(names(&at("disk.img")), None);
+    }
 }
