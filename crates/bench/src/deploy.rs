@@ -54,7 +54,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
 }
 
 /// Folder of a site for targets in memory: all of its hosts have this machine's one disk.
-pub(crate) const MEMORY: &str = "memory";
+const MEMORY: &str = "memory";
 
 /// Host 0 has a repository with the image `web`, the others an sshd.
 pub(crate) struct Site<'a> {
@@ -114,6 +114,16 @@ impl<'a> Site<'a> {
             return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
         }
         Ok((seconds, records))
+    }
+
+    /// Seconds until hosts 1 to `hosts` have `web`, in memory.
+    pub(crate) fn deploy_to(&self, hosts: u32, words: &[&str]) -> Result<f64> {
+        let names: Vec<String> = (1..=hosts).map(|host| format!("{MEMORY}/{host}.out")).collect();
+        let targets: Vec<(u32, &str)> = (1..=hosts).zip(names.iter().map(String::as_str)).collect();
+        let (seconds, said) = self.deploy(&targets, &self.program(), words)?;
+        all_ready(&said, targets.len())?;
+        self.clear()?;
+        Ok(seconds)
     }
 
     pub(crate) fn program(&self) -> String {

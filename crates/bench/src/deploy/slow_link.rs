@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lab::Star;
 use serde_json::json;
 
-use super::{MEMORY, Site, all_ready};
+use super::Site;
 use crate::context::Context;
 use crate::crew::{Crew, Ended};
 use crate::figure::{Bar, Figure, median};
@@ -35,7 +35,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     let link = ((MEBIBYTES << 23) as f64) / RATE as f64;
     let (mut ratios, mut rows) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
-        let (login, deployed) = (last_login(context)?, deployed(context)?);
+        let (login, deployed) = (last_login(context)?, site(context)?.deploy_to(HOSTS, &[])?);
         ratios.push(deployed / (link + login));
         rows.push(json!({ "link s": link, "last login s": login, "deploy s": deployed }));
     }
@@ -64,6 +64,7 @@ fn measure(context: &Context) -> Result<Vec<Figure>> {
     Ok(vec![figure.on(&words, super::ON).with(json!(rows))])
 }
 
+/// Hosts to which no connection is open.
 fn site(context: &Context) -> Result<Site<'_>> {
     let site = Site::new(context, HOSTS, (RATE, MEBIBYTES))?;
     site.star.shape_host(0, SERVER_TIMES * RATE, 1 << 20)?;
@@ -87,15 +88,4 @@ fn last_login(context: &Context) -> Result<f64> {
         return Err("a login did not end".into());
     }
     Ok(began.elapsed().as_secs_f64())
-}
-
-/// Seconds of a deployment to hosts to which no connection is open.
-fn deployed(context: &Context) -> Result<f64> {
-    let site = site(context)?;
-    let names: Vec<String> = (1..=HOSTS).map(|host| format!("{MEMORY}/{host}.out")).collect();
-    let targets: Vec<(u32, &str)> = (1..=HOSTS).zip(names.iter().map(String::as_str)).collect();
-    let (seconds, said) = site.deploy(&targets, &site.program(), &[])?;
-    all_ready(&said, targets.len())?;
-    site.clear()?;
-    Ok(seconds)
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{IMAGE_THERE, MEBIBYTES, SERVER_TIMES, link_seconds, speed_up};
 use crate::context::Context;
-use crate::deploy::{MEMORY, Site, all_ready};
+use crate::deploy::Site;
 use crate::figure::{Bar, Figure};
 use crate::peer::{PEERS, State};
 use crate::room::star;
@@ -165,11 +165,6 @@ impl Load {
     fn deployed(&self, context: &Context, hosts: u32) -> Result<f64> {
         let site = Site::new(context, hosts, (self.rate, usize::try_from(self.mebibytes)?))?;
         speed_up(&site.star, self.rate)?;
-        let names: Vec<String> = (1..=hosts).map(|host| format!("{MEMORY}/{host}.out")).collect();
-        let targets: Vec<(u32, &str)> = (1..=hosts).zip(names.iter().map(String::as_str)).collect();
-        let (seconds, said) = site.deploy(&targets, &site.program(), self.options)?;
-        all_ready(&said, targets.len())?;
-        site.clear()?;
-        Ok(seconds)
+        site.deploy_to(hosts, self.options)
     }
 }
