@@ -23,7 +23,8 @@ const SHAPE: Shape = Shape { session: 0x1234, epoch: 5, objects: 40, heads: 3, b
 const OBJECT_BYTES: u32 = 2000;
 
 fn report() -> Report {
-    Report { receiver: ReceiverId(1), timestamp_us: 77, seen: 10, counters: ReceiverCounters::default() }
+    let counters = ReceiverCounters::default();
+    Report { receiver: ReceiverId(1), timestamp_us: 77, seen: 10, crowded: false, counters }
 }
 
 fn upstream() -> Vec<Vec<u8>> {
@@ -51,7 +52,7 @@ fn downstream() -> Vec<Vec<u8>> {
         timestamp_us: 4,
         cursor: 5,
         idle: false,
-        calm: false,
+        queue: None,
         receivers: 3,
         report_interval: Duration::from_millis(20),
         echo: None,
@@ -141,6 +142,7 @@ fn drain_server(server: &mut Server, now: Instant) {
 
 fn receiver() -> Receiver {
     let config = ReceiverConfig {
+        stays: false,
         shape: SHAPE,
         receiver: ReceiverId(1),
         buffer_bytes: 8 << 20,

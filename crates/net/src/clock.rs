@@ -78,3 +78,9 @@ pub fn jitter() -> Chance {
     use std::hash::{BuildHasher, RandomState};
     Chance::from_seed(RandomState::new().hash_one(std::process::id()))
 }
+
+/// The time of day, by which the kernel stamps packets.
+#[expect(clippy::disallowed_methods, reason = "the driver reads the clock")]
+pub(crate) fn wall() -> std::time::SystemTime {
+    std::time::SystemTime::now()
+}

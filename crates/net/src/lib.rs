@@ -15,6 +15,7 @@ pub mod multicast;
 mod neighbour;
 pub mod netboot;
 pub mod pace;
+mod packet_socket;
 pub mod patch;
 pub mod peer;
 pub mod pieces;

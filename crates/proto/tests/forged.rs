@@ -12,6 +12,7 @@ const BLOCKS: u16 = 100;
 
 fn receiver(now: Instant) -> Receiver {
     let config = ReceiverConfig {
+        stays: false,
         shape: SHAPE,
         receiver: ReceiverId(1),
         buffer_bytes: 64 << 20,
@@ -32,7 +33,7 @@ fn status(sequence: u64, timestamp_us: u32) -> Downstream<'static> {
         timestamp_us,
         cursor: 0,
         idle: false,
-        calm: true,
+        queue: Some(0),
         receivers: 2,
         report_interval: Duration::from_millis(10),
         echo: None,

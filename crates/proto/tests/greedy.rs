@@ -17,7 +17,8 @@ const BLOCKS: u32 = 100;
 fn report(server: &mut Server, now: Instant, receiver: u32, lacking: Lacking) {
     // Packets arrive at both of them, or they would not count.
     let counters = ReceiverCounters { blocks_arrived: 1, ..ReceiverCounters::default() };
-    let report = Report { receiver: ReceiverId(receiver), timestamp_us: 0, seen: u64::MAX, counters };
+    let report =
+        Report { receiver: ReceiverId(receiver), timestamp_us: 0, seen: u64::MAX, crowded: false, counters };
     server.handle_input(now, &Upstream::Need(report, lacking));
 }
 
@@ -48,7 +49,7 @@ fn blocks_until_all_went_out(liars: u32, is_back: bool, machine: impl Fn(u32) ->
     (0..=liars).for_each(|receiver| server.admit(now, ReceiverId(receiver), machine(receiver)));
     for receiver in (1..=liars).map(ReceiverId).filter(|_| is_back) {
         let counters = ReceiverCounters::default();
-        let last = Report { receiver, timestamp_us: 0, seen: 0, counters };
+        let last = Report { receiver, timestamp_us: 0, seen: 0, crowded: false, counters };
         server.handle_input(now, &Upstream::Leave(last));
     }
     let everything = Lacking { whole: vec![whole(0, COUNT, false)], ..Lacking::default() };
@@ -170,6 +171,7 @@ fn seconds_beside_a_greedy_member(is_greedy: bool) -> f64 {
 
 fn receiver(now: Instant, number: u32) -> Receiver {
     let config = ReceiverConfig {
+        stays: false,
         shape: SHAPE,
         receiver: ReceiverId(number),
         buffer_bytes: 64 << 20,

@@ -13,6 +13,7 @@ const OBJECT_BYTES: u32 = 100 * 1024;
 
 fn receiver() -> Receiver {
     let config = ReceiverConfig {
+        stays: false,
         shape: SHAPE,
         receiver: ReceiverId(0),
         buffer_bytes: 1 << 20,
@@ -71,8 +72,13 @@ fn server() -> (Server, Instant) {
 }
 
 fn report(server: &mut Server, now: Instant, seen: u64, lacking: Lacking) {
-    let report =
-        Report { receiver: ReceiverId(1), timestamp_us: 0, seen, counters: ReceiverCounters::default() };
+    let report = Report {
+        receiver: ReceiverId(1),
+        timestamp_us: 0,
+        seen,
+        crowded: false,
+        counters: ReceiverCounters::default(),
+    };
     server.handle_input(now, &Upstream::Need(report, lacking));
 }
 
@@ -124,6 +130,7 @@ fn what_those_got_that_have_left_is_nowhere() {
             receiver: ReceiverId(receiver),
             timestamp_us: 0,
             seen: 200,
+            crowded: false,
             counters: ReceiverCounters::default(),
         };
         server.handle_input(now, &Upstream::Leave(report));

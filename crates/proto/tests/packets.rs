@@ -42,7 +42,7 @@ fn status() -> Status {
         timestamp_us: 5,
         cursor: 700,
         idle: true,
-        calm: false,
+        queue: None,
         receivers: 64,
         report_interval: Duration::from_millis(32),
         echo: Some(Echo { receiver: ReceiverId(9), timestamp_us: 4, age_us: 300 }),
@@ -61,7 +61,7 @@ fn report() -> Report {
         objects_verified: 6,
         queue_us: 7,
     };
-    Report { receiver: ReceiverId(9), timestamp_us: 4, seen: 78, counters }
+    Report { receiver: ReceiverId(9), timestamp_us: 4, seen: 78, crowded: false, counters }
 }
 
 fn lacking() -> Lacking {
@@ -114,6 +114,11 @@ fn golden_packets_are_written_and_read() {
     golden("status", &datagram);
     assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Status(status())));
 
+    let status = Status { queue: Some(31), ..status() };
+    let datagram = sealed(status.encode(&SHAPE));
+    golden("status_queue", &datagram);
+    assert_eq!(open_downstream(&KEY, &SHAPE, &datagram), Ok(Downstream::Status(status)));
+
     let bye = [&[3, 3][..], &header.encode(&SHAPE)[2..28]].concat();
     let datagram = sealed([&bye[..2], &[0, 0], &bye[4..]].concat());
     golden("bye", &datagram);
@@ -123,6 +128,7 @@ fn golden_packets_are_written_and_read() {
         ("join", Upstream::Join(report())),
         ("need", Upstream::Need(report(), lacking())),
         ("leave", Upstream::Leave(report())),
+        ("join_crowded", Upstream::Join(Report { crowded: true, ..report() })),
     ];
     for (name, packet) in packets {
         let datagram = sealed(packet.encode(&SHAPE));

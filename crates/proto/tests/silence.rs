@@ -10,6 +10,7 @@ const SILENT_AFTER: Duration = Duration::from_secs(3);
 fn silence_is_noticed_when_it_has_lasted_long_enough() {
     for seed in 0..100 {
         let config = ReceiverConfig {
+            stays: false,
             shape: SHAPE,
             receiver: ReceiverId(0),
             buffer_bytes: 1 << 20,

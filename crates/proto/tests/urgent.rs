@@ -11,6 +11,7 @@ const OBJECT_BYTES: u32 = 10 * 1024;
 
 fn receiver(number: u32) -> Receiver {
     let config = ReceiverConfig {
+        stays: false,
         shape: SHAPE,
         receiver: ReceiverId(number),
         buffer_bytes: 1 << 20,
@@ -31,7 +32,7 @@ fn status(pending: Vec<ObjectRange>) -> Status {
         timestamp_us: 0,
         cursor: 1,
         idle: false,
-        calm: false,
+        queue: None,
         receivers: 2,
         report_interval: Duration::from_secs(2),
         echo: None,

@@ -138,6 +138,7 @@ impl ReceiverHost {
         let mut machine = Receiver::new(
             now,
             ReceiverConfig {
+                stays: false,
                 shape,
                 receiver,
                 buffer_bytes: self.buffer_bytes,
@@ -244,7 +245,7 @@ impl ReceiverHost {
                 ReceiverEvent::NewEpoch { .. } | ReceiverEvent::Ended => wishes.push(Wish::Regrant),
                 ReceiverEvent::Resumed => self.silent = false,
                 ReceiverEvent::Stalled { .. } => self.stalls += 1,
-                ReceiverEvent::TooSlow | ReceiverEvent::Half(_) => self.go(now, &mut wishes),
+                ReceiverEvent::TooSlow(_) | ReceiverEvent::Half(_) => self.go(now, &mut wishes),
             }
         }
         while let Some(packet) = self.machine.as_mut().and_then(Receiver::poll_transmit) {

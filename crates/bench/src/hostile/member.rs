@@ -10,7 +10,7 @@ use std::time::Duration;
 use net::api::{Family, MULTICAST_VERSION, SessionGrant, SessionRequest};
 use net::client::{Client, ClientOptions};
 use net::interface;
-use net::udp::{Arrivals, GroupReceiver, wait};
+use net::udp::{Arrivals, GroupReceiver, Train, wait};
 use proto::multicast::{
     BlockHeader, Cause, Downstream, Lacking, NeedBlocks, NeedRange, NeedSymbols, ObjectRange,
     ReceiverCounters, ReceiverId, Report, Shape, Status, Upstream, VERSION, open_train, seal,
@@ -251,7 +251,7 @@ impl Member {
             wait(&[&group], None, PAUSE)?;
             group.receive(&mut arrivals)?;
             let mut forged = Vec::new();
-            for (from, train, packet_bytes) in arrivals.trains() {
+            for Train { from, bytes: train, packet_bytes, .. } in arrivals.trains() {
                 if from.ip() != grant.source {
                     continue;
                 }
@@ -341,7 +341,7 @@ fn forge_control(grant: &SessionGrant, sender: &mut Sender, over: &AtomicBool) -
         timestamp_us: 0,
         cursor: shape.objects,
         idle: true,
-        calm: true,
+        queue: Some(0),
         receivers: 1000,
         report_interval: base::Duration::from_secs(60),
         echo: None,
@@ -417,13 +417,20 @@ impl Sender {
             queue_us: 50_000,
             ..ReceiverCounters::default()
         };
-        let report = Report { receiver: ReceiverId(grant.receiver), timestamp_us: 0, seen, counters };
+        let report =
+            Report { receiver: ReceiverId(grant.receiver), timestamp_us: 0, seen, crowded: false, counters };
         self.send_up(grant, &Upstream::Need(report, lacking))
     }
 
     fn leave(&mut self, grant: &SessionGrant) -> Result<()> {
         let receiver = ReceiverId(grant.receiver);
-        let report = Report { receiver, timestamp_us: 0, seen: 0, counters: ReceiverCounters::default() };
+        let report = Report {
+            receiver,
+            timestamp_us: 0,
+            seen: 0,
+            crowded: false,
+            counters: ReceiverCounters::default(),
+        };
         self.send_up(grant, &Upstream::Leave(report))
     }
 

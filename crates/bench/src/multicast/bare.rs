@@ -264,9 +264,7 @@ fn take_in(socket: &GroupReceiver, mut digest: impl FnMut(Vec<u8>) -> Vec<u8>) -
             continue;
         }
         let trains = arrivals.trains();
-        for packet in
-            trains.flat_map(|(_, train, packet_bytes)| open_train(&key, &shape, train, packet_bytes))
-        {
+        for packet in trains.flat_map(|train| open_train(&key, &shape, train.bytes, train.packet_bytes)) {
             let Ok(Downstream::Block(header, payload)) = packet else {
                 return Err("a packet arrived that the bare sender did not send".into());
             };

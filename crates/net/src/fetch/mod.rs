@@ -13,18 +13,21 @@ mod intake;
 mod on_target;
 mod options;
 mod reporter;
+mod setback;
 mod sharing;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unicast_fallback;
+mod version;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result, chain};
-use image::{Manifest, ObjectSource, SignedManifest};
+use image::{ObjectSource, SignedManifest};
 use parking_lot::Mutex;
-use proto::multicast::{Half, ReceiverCounters, packet_bytes};
+use proto::multicast::{Half, ReceiverCounters, Strain, packet_bytes};
 
 use crate::api::{MULTICAST_VERSION, SessionGrant, SessionRequest};
 use crate::client::Client;
@@ -40,6 +43,8 @@ use intake::Intake;
 pub use on_target::OnTarget;
 pub use options::{FetchOptions, FetchReport, Transport};
 pub use reporter::HostReporter;
+use setback::Setback;
+pub use version::{manifest, version};
 
 /// Unicast takes over after more than this many sessions in a row that brought no object.
 const FRUITLESS_JOINS_MAX: u32 = 3;
@@ -52,36 +57,6 @@ const REJOIN_SILENCE: Duration = Duration::from_secs(1);
 const DOUBLINGS_MAX: u32 = 4;
 /// If fewer bytes are missing, unicast fetches them and multicast is not tried again.
 const SESSION_BYTES_MIN: u64 = 16 << 20;
-
-/// The manifest of `image`, `image:tag` or `image@version` from the server.
-///
-/// # Errors
-/// Those of the client; `Corrupt` if it is not a manifest, or of another image or number than requested;
-/// `Unsupported` if this program cannot read it.
-pub fn manifest(client: &Client, reference: &str) -> Result<SignedManifest> {
-    version(&client.manifest(reference)?, reference)
-}
-
-/// The manifest that a server sent as that of `image`, `image:tag` or `image@version`.
-///
-/// # Errors
-/// `Corrupt` if it is not a manifest, or of another image or number than `reference` says; `Unsupported` if this
-/// program cannot read it.
-pub fn version(bytes: &[u8], reference: &str) -> Result<SignedManifest> {
-    let sealed = SignedManifest::open(bytes)
-        .map_err(|error| error.within(format!("read the manifest of `{reference}`")))?;
-    let Manifest { image, number, .. } = &sealed.manifest;
-    // A client must not accept another version than it requested. Which version a tag names, only the server knows.
-    let is_right = match reference.split_once('@') {
-        Some((name, asked)) => image == name && asked.parse() == Ok(*number),
-        None => reference.split(':').next() == Some(image),
-    };
-    if is_right {
-        return Ok(sealed);
-    }
-    let text = format!("the server answers for `{reference}` with `{}@{number}`", image.escape_debug());
-    Err(Error::new(ErrorKind::Corrupt, text))
-}
 
 /// Fetches the version of `sealed` from the server of `client`, and installs it with the installer that `begin`
 /// makes.
@@ -110,6 +85,8 @@ pub fn fetch(
         )?,
         node: None,
         multicast_bytes: 0,
+        left: None,
+        stays: false,
         spoilt: 0,
         scattered: 0,
         unanswered: 0,
@@ -153,6 +130,10 @@ struct Fetch<'a> {
     intake: Intake,
     node: Option<Arc<Node>>,
     multicast_bytes: u64,
+    /// The group of the last session, and the index of the interface.
+    left: Option<(IpAddr, u32)>,
+    /// Leaving a session did not make room for other traffic.
+    stays: bool,
     /// Objects that arrived damaged by multicast.
     spoilt: u64,
     /// Objects that were fetched by unicast because only a small part of their bundles was wanted.
@@ -179,23 +160,6 @@ enum Next {
     Unicast(Setback),
 }
 
-/// Why multicast does not work now.
-struct Setback {
-    reason: String,
-    /// Time after which multicast is tried again; `None` for never.
-    again_after: Option<Duration>,
-}
-
-impl Setback {
-    fn for_good(reason: String) -> Self {
-        Self { reason, again_after: None }
-    }
-
-    fn after(reason: String, slice: Duration) -> Self {
-        Self { reason, again_after: Some(slice) }
-    }
-}
-
 impl Fetch<'_> {
     /// Fetches everything. Returns why unicast was needed, if it was.
     fn get_all(&mut self) -> Result<Option<String>> {
@@ -209,7 +173,7 @@ impl Fetch<'_> {
         }
         let mut first_reason = None;
         for tries in 0.. {
-            let Some(Setback { reason, again_after }) = self.by_multicast()? else {
+            let Some(Setback { reason, again_after, makes_room }) = self.by_multicast()? else {
                 if self.intake.missing_bytes() > 0 {
                     // What the session was not asked for, because others have it.
                     self.farewell = Duration::ZERO;
@@ -222,6 +186,14 @@ impl Fetch<'_> {
             }
             (options.tell)(&format!("continuing by unicast: {reason}"));
             first_reason.get_or_insert(reason);
+            if makes_room && self.left_in_vain()? {
+                self.stays = true;
+                (options.tell)(
+                    "the switch sends the session's packets here anyway; joining it again, and asking the server to \
+                     leave room for other traffic",
+                );
+                continue;
+            }
             let limit = again_after.map(|slice| slice * (1 << tries.min(DOUBLINGS_MAX)));
             if self.intake.pull(&options.stop, limit, again_after.is_some())? {
                 break;
@@ -253,6 +225,16 @@ impl Fetch<'_> {
         };
         self.node = Some(node);
         Ok(done)
+    }
+
+    /// Whether leaving the last session made no room, so that it is joined again.
+    fn left_in_vain(&self) -> Result<bool> {
+        match self.left {
+            Some((group, interface)) if self.intake.missing_bytes() >= SESSION_BYTES_MIN => {
+                setback::is_flooded(group, interface, &self.options.stop)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Takes part in sessions until everything has arrived (`None`) or multicast does not work.
@@ -364,9 +346,11 @@ impl Fetch<'_> {
             },
             stalled_after: self.options.stalled_after,
             leaves_if_slow: self.options.transport != Transport::Multicast,
+            stays: self.stays,
             reach: Some(self.reach(grant)),
             stop: self.options.stop.clone(),
         };
+        self.left = Some((grant.group.ip(), interface.index));
         match receive(grant, &options, &mut self.intake) {
             Ok(Received {
                 end, bytes, spoilt, scattered, unanswered, counters, farewell, forged, ..
@@ -429,9 +413,16 @@ impl Fetch<'_> {
                 let reason = "the session continues, but nothing new arrives".to_owned();
                 return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after)));
             }
-            End::TooSlow => {
-                let reason = "the link to this machine carries less than the session sends".to_owned();
-                return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after * UNHEARD_FACTOR)));
+            End::TooSlow(strain) => {
+                let slice = self.options.retry_after * UNHEARD_FACTOR;
+                let reason = "the link to this machine carries less than the session sends";
+                return Ok(Next::Unicast(match strain {
+                    Strain::Losses => Setback::after(format!("{reason}: many packets are lost"), slice),
+                    Strain::Queue => {
+                        let reason = format!("{reason}: packets wait longer than those to others");
+                        Setback::to_make_room(reason, slice)
+                    }
+                }));
             }
             End::Half(Half::NoBlocks) => {
                 let bytes = packet_bytes(grant.block_bytes, grant.group.is_ipv6());

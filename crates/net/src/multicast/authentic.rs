@@ -112,7 +112,7 @@ mod tests {
             timestamp_us,
             cursor: 1,
             idle: false,
-            calm: false,
+            queue: None,
             receivers: 2,
             report_interval: base::Duration::ZERO,
             echo: None,

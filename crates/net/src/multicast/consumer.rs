@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::Result;
 use base::limits;
 use bytes::Bytes;
-use proto::multicast::{Half, ReceiverCounters};
+use proto::multicast::{Half, ReceiverCounters, Strain};
 
 use super::authentic::Forged;
 use super::outage::Reach;
@@ -36,6 +36,8 @@ pub struct ReceiveOptions {
     pub stalled_after: Duration,
     /// Whether to leave the session when the link to this receiver carries less than the session sends.
     pub leaves_if_slow: bool,
+    /// Leaving did not help: the network sends the session's packets here anyway, and other traffic fills the link.
+    pub stays: bool,
     /// Asks for the server when a session that had worked falls silent. The receiver goes on listening until the
     /// server has answered. `None`: such a session has failed at once.
     pub reach: Option<Reach>,
@@ -56,6 +58,7 @@ impl ReceiveOptions {
             silent_after: Duration::from_secs(3),
             stalled_after: Duration::from_secs(10),
             leaves_if_slow: true,
+            stays: false,
             reach: None,
             stop: Stop::new(),
         }
@@ -146,7 +149,7 @@ pub enum End {
     /// Packets arrive, but no new blocks.
     Stalled,
     /// The link to this receiver carries less than the session sends.
-    TooSlow,
+    TooSlow(Strain),
     /// Only a part of multicast works here.
     Half(Half),
     /// The server was restarted: request a new grant.

@@ -300,8 +300,8 @@ impl Driver {
                     self.packet_bytes_sent += bytes as u64;
                     self.trouble = None;
                 }
-                Ok(Sent::Blocked) => return Waiting::ForRoom,
-                Ok(Sent::Dropped) => return Waiting::For(DROPPED_PAUSE),
+                Ok(Sent::Blocked) => return self.held(Waiting::ForRoom),
+                Ok(Sent::Dropped) => return self.held(Waiting::For(DROPPED_PAUSE)),
                 Err(error) => {
                     self.trouble = Some(format!("send to {}: {error}", self.socket.group()));
                     if udp::is_too_long(&error) {
@@ -310,17 +310,24 @@ impl Driver {
                         self.end();
                         continue;
                     }
-                    return Waiting::For(REFUSED_PAUSE);
+                    return self.held(Waiting::For(REFUSED_PAUSE));
                 }
             }
         }
         Waiting::No
     }
 
+    /// What comes next is late since the link had no room.
+    fn held(&mut self, waiting: Waiting) -> Waiting {
+        self.machine.link_was_full();
+        waiting
+    }
+
     /// Sizes the send buffer for the rate and the queue of this machine's own link, if either has changed by more than
-    /// a quarter.
+    /// a quarter. What this thread catches up when it woke up late is to fit, too.
     fn fit_buffer(&mut self) {
         let (rate, queue) = (self.machine.rate(), self.own.map_or(Duration::ZERO, |own| own.queue));
+        let queue = queue.max(self.machine.lateness());
         if rate.abs_diff(self.buffer_rate) > self.buffer_rate / 4
             || queue.abs_diff(self.buffer_queue) > self.buffer_queue / 4
         {

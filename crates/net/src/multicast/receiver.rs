@@ -61,6 +61,7 @@ pub fn receive(
     let machine = Receiver::new(
         clock.now(),
         ReceiverConfig {
+            stays: options.stays,
             shape,
             receiver: ReceiverId(grant.receiver),
             // Room for at least two bundles: one that arrives, and one that the consumer takes.
@@ -287,11 +288,13 @@ impl Driver<'_> {
             }
             let now = self.clock.now();
             let (key, shape) = (self.group_key.clone(), self.shape);
-            for (from, train, packet_bytes) in arrivals.trains() {
-                let packets = open_train(&key, &shape, train, packet_bytes);
-                for (datagram, packet) in train.chunks(packet_bytes).zip(packets) {
+            for train in arrivals.trains() {
+                let packets = open_train(&key, &shape, train.bytes, train.packet_bytes);
+                let kept = u64::try_from(train.kept.as_nanos()).unwrap_or(0);
+                let from = (train.from.ip(), Instant(now.0.saturating_sub(kept)));
+                for (datagram, packet) in train.bytes.chunks(train.packet_bytes).zip(packets) {
                     match packet {
-                        Ok(packet) => self.take_packet(now, from.ip(), datagram, &packet),
+                        Ok(packet) => self.take_packet(now, from, datagram, &packet),
                         Err(why) => self.machine.handle_reject(why),
                     }
                 }
@@ -302,7 +305,14 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    fn take_packet(&mut self, now: Instant, from: IpAddr, datagram: &[u8], packet: &Downstream<'_>) {
+    /// Takes a packet that came from an address and arrived at a time.
+    fn take_packet(
+        &mut self,
+        now: Instant,
+        (from, arrived): (IpAddr, Instant),
+        datagram: &[u8],
+        packet: &Downstream<'_>,
+    ) {
         if !self.authentic.accepts(from, datagram, packet) {
             return;
         }
@@ -312,7 +322,7 @@ impl Driver<'_> {
             return self.authentic.note(from);
         }
         (self.heard, self.heard_at) = (true, now);
-        let disposition = self.machine.handle_input(now, packet);
+        let disposition = self.machine.handle_late_input(now, arrived, packet);
         if let Disposition::Place { slot, offset, begins } = disposition
             && let Downstream::Block(header, payload) = packet
         {
@@ -396,9 +406,11 @@ impl Driver<'_> {
                 ReceiverEvent::Stalled { .. } if self.waiting.is_empty() => self.end = Some(End::Stalled),
                 ReceiverEvent::Stalled { .. } => {}
                 ReceiverEvent::Resumed => (self.end, self.outage) = (None, None),
-                ReceiverEvent::TooSlow if self.options.leaves_if_slow => self.end = Some(End::TooSlow),
+                ReceiverEvent::TooSlow(strain) if self.options.leaves_if_slow && !self.options.stays => {
+                    self.end = Some(End::TooSlow(strain));
+                }
                 ReceiverEvent::Half(half) if self.options.leaves_if_slow => self.end = Some(End::Half(half)),
-                ReceiverEvent::TooSlow | ReceiverEvent::Half(_) => {}
+                ReceiverEvent::TooSlow(_) | ReceiverEvent::Half(_) => {}
                 ReceiverEvent::NewEpoch { .. } => self.end = Some(End::NewEpoch),
                 ReceiverEvent::Ended => self.end = Some(End::Ended),
             }

@@ -6,8 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
+use base::{Error, ErrorKind, Result};
 use nix::sys::socket::{LinkAddr, recvfrom};
 use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::clock::Clock;
+use crate::packet_socket::hear_all_groups;
+use crate::udp;
 
 /// `ETH_P_IP` and `ETH_P_IPV6`, in network byte order.
 const IPV4_FRAMES: u16 = 0x0800_u16.to_be();
@@ -33,7 +38,7 @@ pub struct Querier {
 }
 
 /// A packet socket of this network namespace, of which only what arrives on one interface counts.
-pub(super) struct Ear {
+pub(crate) struct Ear {
     socket: Socket,
     interface: usize,
     group: IpAddr,
@@ -56,6 +61,13 @@ impl Ear {
         Some(Self { socket, interface, group, packets: 0, querier: None, heard_at: Duration::ZERO })
     }
 
+    /// Also hears the group if nothing on this machine has joined it. `None` as for [`Self::open`].
+    pub(crate) fn open_to_all_groups(group: IpAddr, interface: u32) -> Option<Self> {
+        let ear = Self::open(group, interface)?;
+        hear_all_groups(&ear.socket, interface).ok()?;
+        Some(ear)
+    }
+
     /// Takes what has arrived; `now` counts from when the listening began.
     pub(super) fn listen(&mut self, now: Duration) {
         let mut packet = [0; 128];
@@ -71,6 +83,18 @@ impl Ear {
                 _ => {}
             }
         }
+    }
+
+    /// Listens for `time`. Whether so many packets to the group arrive.
+    pub(crate) fn hears(&mut self, packets: u64, time: Duration) -> Result<bool> {
+        let clock = Clock::start();
+        self.packets = 0;
+        while clock.elapsed() < time {
+            let waited = udp::wait(&[&self.socket], None, time.saturating_sub(clock.elapsed()));
+            waited.map_err(|error| Error::from_source(ErrorKind::Io, "listen to the network", error))?;
+            self.listen(clock.elapsed());
+        }
+        Ok(self.packets >= packets)
     }
 
     fn count(&mut self, address: IpAddr, now: Duration) {

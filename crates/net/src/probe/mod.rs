@@ -9,6 +9,7 @@ mod server;
 
 use std::time::Duration;
 
+pub(crate) use ear::Ear;
 pub use ear::Querier;
 pub use listen::{Heard, ListenOptions, listen};
 pub use server::{ProbeConfig, ProbeServer, draw};

@@ -12,6 +12,7 @@ use nix::sys::socket::{LinkAddr, recvfrom};
 use socket2::{Domain, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
 
 use super::filter;
+use crate::packet_socket::ignore_outgoing;
 
 /// `ETH_P_ALL`: taken before the bridge.
 const ALL_PROTOCOLS: u16 = 3;
@@ -35,6 +36,7 @@ impl Tap {
         if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, QUEUE_BYTES).is_err() {
             socket.set_recv_buffer_size(QUEUE_BYTES)?;
         }
+        // What the switch sends is not looked at: that would copy each frame that it forwards.
         ignore_outgoing(&socket)?;
         socket.bind(&link(0, ALL_PROTOCOLS))?;
         Ok(Self(socket))
@@ -80,22 +82,6 @@ impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
-}
-
-/// What the switch sends is not looked at: that would copy each frame that it forwards.
-fn ignore_outgoing(socket: &Socket) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the kernel reads a number that outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_IGNORE_OUTGOING,
-            (&raw const on).cast(),
-            length_of(&on),
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The address of an interface; 0 for all of them.

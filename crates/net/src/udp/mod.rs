@@ -21,7 +21,7 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::interface::Interface;
 use offload::OffloadSocket;
-pub use offload::{Arrivals, Sent};
+pub use offload::{Arrivals, Sent, Train};
 
 /// Default size of the send buffer, in bytes. The kernel grants twice that and counts its own overhead, so a few runs
 /// fit: enough to keep a link busy between two wake-ups, and about 2 ms at 1 Gbit/s.
@@ -441,6 +441,24 @@ mod tests {
         assert!(wait(&[&report], None, PATIENCE).unwrap());
         assert!(report.socket.receive(&mut arrivals).unwrap());
         assert_eq!(arrivals.packets().next().unwrap().1, b"answer");
+    }
+
+    #[test]
+    fn packets_arrive_when_the_kernel_gets_them_not_when_they_are_read() {
+        let (sender, receiver, _) = pair("239.255.77.5", 47_705);
+        let mut arrivals = Arrivals::default();
+        let mut kept = |packet: &[u8], pause: Duration| {
+            send_all(&sender, packet, 5);
+            assert!(wait(&[&receiver], None, PATIENCE).unwrap());
+            assert!(!wait(&[], None, pause).unwrap());
+            receiver.receive(&mut arrivals).unwrap();
+            let train = arrivals.trains().next().unwrap();
+            assert_eq!(train.bytes, packet);
+            train.kept
+        };
+        let late = kept(b"block", Duration::from_millis(80));
+        assert!(late >= Duration::from_millis(80) && late < PATIENCE, "{late:?}");
+        assert!(kept(b"again", Duration::ZERO) < PATIENCE);
     }
 
     #[test]

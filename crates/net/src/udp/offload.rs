@@ -2,9 +2,12 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
 
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use socket2::Socket;
+
+use crate::clock;
 
 /// Most bytes of one send call: the largest UDP datagram, in which the kernel carries a run of packets.
 pub(crate) const RUN_BYTES_MAX: usize = 65_507 - 60;
@@ -84,7 +87,7 @@ impl OffloadSocket {
     pub(super) fn receive(&self, arrivals: &mut Arrivals) -> io::Result<bool> {
         let mut buffers: Vec<_> = arrivals.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
         match self.state.recv((&self.socket).into(), &mut buffers, &mut arrivals.metas) {
-            Ok(count) => arrivals.count = count,
+            Ok(count) => (arrivals.count, arrivals.read_at) = (count, clock::wall()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => arrivals.count = 0,
             Err(error) => return Err(error),
         }
@@ -104,6 +107,24 @@ pub struct Arrivals {
     buffers: Vec<Vec<u8>>,
     metas: Vec<RecvMeta>,
     count: usize,
+    /// When they were read, by the clock that the kernel stamps them with.
+    read_at: SystemTime,
+}
+
+/// A train of packets that the kernel kept for longer than this is not told from one that it kept for so long: its
+/// clock may have been set meanwhile.
+const KEPT_MAX: Duration = Duration::from_secs(1);
+
+/// Packets directly one after the other, from one sender.
+pub struct Train<'a> {
+    /// The sender.
+    pub from: SocketAddr,
+    /// Their bytes.
+    pub bytes: &'a [u8],
+    /// The size of each, at least 1; the last may be shorter.
+    pub packet_bytes: usize,
+    /// For how long the kernel had them until they were read; 0 if it does not tell.
+    pub kept: Duration,
 }
 
 impl Default for Arrivals {
@@ -119,7 +140,12 @@ impl Arrivals {
     /// `count` buffers of 64 KiB, at most 32.
     fn new(count: usize) -> Self {
         let count = count.min(BATCH_SIZE);
-        Self { buffers: vec![vec![0; 1 << 16]; count], metas: vec![RecvMeta::default(); count], count: 0 }
+        Self {
+            buffers: vec![vec![0; 1 << 16]; count],
+            metas: vec![RecvMeta::default(); count],
+            count: 0,
+            read_at: SystemTime::UNIX_EPOCH,
+        }
     }
 
     /// The packets of the last call: sender's address and bytes.
@@ -131,13 +157,18 @@ impl Arrivals {
         })
     }
 
-    /// The same packets as trains: packets directly one after the other, and the size of each, at least 1; the last
-    /// may be shorter. Before them the sender's address.
-    pub fn trains(&self) -> impl Iterator<Item = (SocketAddr, &[u8], usize)> {
+    /// The same packets as trains.
+    pub fn trains(&self) -> impl Iterator<Item = Train<'_>> {
         self.buffers.iter().zip(&self.metas).take(self.count).map(|(buffer, meta)| {
-            let (train, packet_bytes) = train(buffer, meta);
-            (meta.addr, train, packet_bytes)
+            let (bytes, packet_bytes) = train(buffer, meta);
+            Train { from: meta.addr, bytes, packet_bytes, kept: self.kept(meta) }
         })
+    }
+
+    fn kept(&self, meta: &RecvMeta) -> Duration {
+        let stamp = meta.timestamp.and_then(|stamp| SystemTime::UNIX_EPOCH.checked_add(stamp));
+        let kept = stamp.and_then(|stamp| self.read_at.duration_since(stamp).ok());
+        kept.unwrap_or_default().min(KEPT_MAX)
     }
 }
 

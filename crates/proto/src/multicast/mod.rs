@@ -23,7 +23,7 @@ mod wire;
 
 pub use bits::ObjectSet;
 pub use rate::{OwnShare, RateConfig};
-pub use receiver::{Disposition, Half, Receiver, ReceiverConfig, ReceiverEvent, Slot};
+pub use receiver::{Disposition, Half, Receiver, ReceiverConfig, ReceiverEvent, Slot, Strain};
 pub use server::{Gathering, MachineId, Run, Server, ServerConfig, ServerEvent, Transmit};
 pub use stats::{ReceiverStatistics, Resent, SessionStatistics};
 pub use wire::header::{

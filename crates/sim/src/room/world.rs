@@ -274,6 +274,7 @@ impl<'a> World<'a> {
     fn receiver_config(&mut self, host: usize) -> ReceiverConfig {
         let objects = self.image.object_bytes.len() as u64;
         ReceiverConfig {
+            stays: false,
             shape: self.shape,
             receiver: receiver_id(host),
             buffer_bytes: self.room.buffer_bytes,

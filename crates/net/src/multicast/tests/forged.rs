@@ -42,7 +42,7 @@ fn forge(grant: &SessionGrant, names: &[ObjectRef], over: &AtomicBool) {
         timestamp_us: 0,
         cursor: 0,
         idle: true,
-        calm: false,
+        queue: None,
         receivers: 1,
         report_interval: base::Duration::from_secs(60),
         echo: None,

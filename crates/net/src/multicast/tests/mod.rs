@@ -383,7 +383,7 @@ fn eavesdrop(
         let mut arrivals = Arrivals::default();
         while !member.is_finished() {
             while ear.receive(&mut arrivals).unwrap() {
-                let packets = arrivals.trains().flat_map(|(_, train, bytes)| train.chunks(bytes));
+                let packets = arrivals.trains().flat_map(|train| train.bytes.chunks(train.packet_bytes));
                 for packet in packets.filter(|packet| packet[1] == 1) {
                     let sequence = u64::from_le_bytes(packet[16..24].try_into().unwrap());
                     let payload = packet[BLOCK_HEADER_BYTES..packet.len() - TAG_BYTES].to_vec();

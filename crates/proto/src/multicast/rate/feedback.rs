@@ -12,4 +12,6 @@ pub(in crate::multicast) struct Feedback {
     pub arrived: u64,
     /// BLOCKs that were lost, since it joined.
     pub lost: u64,
+    /// Other traffic wants room on its full link.
+    pub crowded: bool,
 }

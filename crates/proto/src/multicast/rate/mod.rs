@@ -5,7 +5,7 @@
 //! fewer); of two it is the better one. So a minority with a slow port, disk or processor does not slow the others
 //! (`sense.rs`).
 //! - Jitter or queue: the minimum waiting time of the last milliseconds counts. A queue delays all packets, a
-//!   processor that slept only some.
+//!   processor that slept only some; of a burst of a server that woke up late the first packet waits for nothing.
 //! - Random loss or overflow: random loss does not depend on the rate. The baseline is the lower quartile of the loss
 //!   in the last 24 windows of 125 ms without a queue. While the queue is long, loss counts that exceeds the baseline
 //!   by 2 % and 3.5 standard deviations at least; 8 % count at any time. Loss directly after a cut, without a queue
@@ -46,9 +46,10 @@
 //! the machine sends by other ways takes its time from the session's (`Server::leave_room`): the rate is that of both.
 //!
 //! **Bounds.** Packets are spaced. A run takes at most half a millisecond. A driver that wakes up late may catch up
-//! by a millisecond or 128 KiB, whichever is less. After a second without a report the rate is halved each second,
-//! down to `floor`. The next report begins the search again, from `initial`: the cause may have been a cable, or a
-//! receiver that never heard a packet. A report of a receiver to which no packet arrived yet says nothing else.
+//! by a millisecond or 128 KiB, whichever is less; one whose processor is busy by as much as it was late, or 256 KiB.
+//! After a second without a report the rate is halved each second, down to `floor`. The next report begins the search
+//! again, from `initial`: the cause may have been a cable, or a receiver that never heard a packet. A report of a
+//! receiver to which no packet arrived yet says nothing else.
 //!
 //! **Sources of the constants.** 4 ms exceed the jitter of busy hosts (after the minimum is taken), and fit the 32 to
 //! 64 KiB that a port of a small switch has at 100 Mbit/s. 25 ms are two reports of one receiver. The others were
@@ -65,6 +66,8 @@ mod sense;
 mod share;
 #[cfg(test)]
 mod tests;
+
+use std::collections::VecDeque;
 
 use base::{Duration, Instant};
 
@@ -103,8 +106,12 @@ const LIMITED_PART: f64 = 0.02;
 const RUN_NS: u64 = 500_000;
 /// Losses count as random while the queue is shorter than this, in seconds.
 const CHANCE_QUEUE: f64 = 0.002;
-/// The typical receiver counts as without a queue for this time after a report that showed none.
-const CALM_LASTS: Duration = Duration::from_millis(250);
+/// While a receiver says that other traffic wants room on its full link, and for `CROWDED_LASTS` after it said so, the
+/// rate is this part of what the session got before. TCP that got nothing for some seconds tries again after as long.
+const CROWDED_PART: f64 = 0.8;
+const CROWDED_LASTS: Duration = Duration::from_secs(5);
+/// The queue that receivers compare theirs with is the median over this time.
+const TYPICAL: Duration = Duration::from_millis(250);
 /// Time until reports show a change of the rate.
 const EFFECT: Duration = Duration::from_millis(5);
 /// Each step of the search waits for the reports of this many receivers, or of all if they are fewer.
@@ -137,13 +144,25 @@ pub(super) struct Rate {
     faded: bool,
     /// When the search began.
     search_from: Instant,
-    /// When the typical receiver last saw no queue.
-    calm_at: Option<Instant>,
+    /// The highest rate that was set, and the one that leaves room for other traffic.
+    ceiling: f64,
+    crowded: Option<Crowded>,
+    /// The median of the receivers' queues, in seconds, at each look within `TYPICAL`.
+    queues: VecDeque<(Instant, f64)>,
     initial: f64,
     loss: f64,
     packet_bits: f64,
     /// The largest number of receivers so far whose reports the rate is based on.
     judges: usize,
+}
+
+/// Other traffic wants room on the full link of a receiver.
+#[derive(Debug)]
+struct Crowded {
+    /// When a receiver last said so.
+    asked_at: Instant,
+    /// The rate that leaves room, in bits per second.
+    ceiling: f64,
 }
 
 impl Rate {
@@ -163,7 +182,9 @@ impl Rate {
             heard_at: now,
             faded: false,
             search_from: now,
-            calm_at: None,
+            ceiling,
+            crowded: None,
+            queues: VecDeque::new(),
             initial,
             loss: 0.0,
             packet_bits: PACKET_BITS,
@@ -179,6 +200,16 @@ impl Rate {
     /// The earliest time for the next packet.
     pub(super) fn ready_at(&self) -> Instant {
         self.pacer.ready_at()
+    }
+
+    /// The link or the source of data was not ready for what is due: it is not the driver that is late.
+    pub(super) fn excuse(&mut self) {
+        self.pacer.excuse();
+    }
+
+    /// How late the driver woke up at most, lately.
+    pub(super) fn lateness(&self) -> Duration {
+        self.pacer.lateness()
     }
 
     /// Accounts for `wire_bytes` that are sent at `now`.
@@ -203,6 +234,7 @@ impl Rate {
         }
         self.sense.feedback(now, report);
         self.reconsider(now);
+        self.leave_crowds_room(now, report.crowded);
         let passed = now.since(self.looked_at).as_secs_f64();
         if passed >= self.law.step() {
             self.look(now, passed, receivers as usize);
@@ -241,8 +273,29 @@ impl Rate {
 
     /// Sets the highest rate, in bits per second.
     pub(super) fn set_ceiling(&mut self, bits_per_second: u64) {
-        self.law.set_ceiling(to_float(bits_per_second));
+        self.ceiling = to_float(bits_per_second);
+        self.limit();
+    }
+
+    fn limit(&mut self) {
+        let room = self.crowded.as_ref().map_or(f64::MAX, |crowded| crowded.ceiling);
+        self.law.set_ceiling(self.ceiling.min(room));
         self.pacer.set_rate(self.bits_per_second());
+    }
+
+    /// Leaves room for other traffic while a receiver asks for it.
+    fn leave_crowds_room(&mut self, now: Instant, is_asked: bool) {
+        if let Some(crowded) = &mut self.crowded {
+            if is_asked {
+                crowded.asked_at = now;
+            } else if now.since(crowded.asked_at) >= CROWDED_LASTS {
+                self.crowded = None;
+                self.limit();
+            }
+        } else if is_asked && !self.law.is_seeking() {
+            self.crowded = Some(Crowded { asked_at: now, ceiling: self.law.sent() * CROWDED_PART });
+            self.limit();
+        }
     }
 
     /// Sets the part of this machine's own link to take; `None` if that link is not known to be the limit.
@@ -266,9 +319,10 @@ impl Rate {
         self.law.is_seeking() && now.since(self.cut_or_raised) < SEEK_PATIENCE
     }
 
-    /// Whether packets to the typical receiver did not wait in queues at some time within the last `CALM_LASTS`.
-    pub(super) fn is_calm(&self, now: Instant) -> bool {
-        self.calm_at.is_some_and(|at| now.since(at) < CALM_LASTS)
+    /// How long packets to the median receiver waited in queues lately; `None` if no receiver told.
+    pub(super) fn typical_queue(&self, now: Instant) -> Option<Duration> {
+        let recent = self.queues.iter().filter(|(at, _)| now.since(*at) < TYPICAL);
+        sense::median(recent.map(|(_, queue)| *queue).collect()).map(Duration::from_secs_f64)
     }
 
     /// How many packets of `packet_wire_bytes` may be sent without a gap: as many as take half a millisecond, within
@@ -308,9 +362,8 @@ impl Rate {
             self.sense.book_after_cut(view.loss, law::LOSS_HIGH);
         }
         let forfeited = self.pacer.take_forfeited().as_secs_f64();
-        if view.is_some_and(|view| view.queue_last < CHANCE_QUEUE) {
-            self.calm_at = Some(now);
-        }
+        self.queues.retain(|(at, _)| now.since(*at) < TYPICAL);
+        self.queues.extend(view.map(|view| (now, view.queue_median)));
         let baseline = self.sense.baseline();
         let look = Look {
             now: seconds(now),

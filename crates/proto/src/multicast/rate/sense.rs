@@ -127,6 +127,8 @@ pub(super) struct View {
     pub queue: f64,
     /// Its queue in its last report, in seconds.
     pub queue_last: f64,
+    /// The median of all receivers' queues in their last reports, in seconds. Of two, the mean.
+    pub queue_median: f64,
     /// Its loss over `LOSS_WINDOW`.
     pub loss: Loss,
     /// Its loss between its last two reports.
@@ -247,6 +249,7 @@ impl Sense {
         Some(View {
             queue: seconds(typical(queues.iter().map(|(least, _)| *least))?),
             queue_last: seconds(typical(queues.iter().map(|(_, last)| *last))?),
+            queue_median: median(queues.iter().map(|(_, last)| seconds(*last)).collect())?,
             loss: loss.unwrap_or_default(),
             loss_last: loss_last.unwrap_or_default(),
             pace: -typical(paces)?,
@@ -316,6 +319,13 @@ fn typical<T: PartialOrd>(values: impl Iterator<Item = T>) -> Option<T> {
     values.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
     let middle = values.len().checked_sub(1)? / 2;
     Some(values.swap_remove(middle))
+}
+
+/// The median; of an even number of values the mean of the two in the middle.
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (values.len().checked_sub(1)? / 2, values.len() / 2);
+    Some((values[low] + values[high]) / 2.0)
 }
 
 impl PartialOrd for Loss {

@@ -12,6 +12,8 @@
 //! The server's clock may stand still, with its virtual machine. Then all delays grow by the pause, which also looks
 //! like a queue (see [`Jump`]).
 
+use std::collections::VecDeque;
+
 use base::{Duration, Instant};
 
 use crate::multicast::clock::micros;
@@ -21,6 +23,14 @@ const DRIFT: u64 = 8333;
 /// [`DelayMeter::take`] returns the minimum over the last 2 to 4 ms. A receiver that slept reads all packets of that
 /// time at once, and the newest of them waited for nothing.
 const WINDOW: Duration = Duration::from_millis(2);
+/// A server that woke up late sends at once what it missed. Runs sent so shortly after one another, in µs, and no
+/// longer than that after the first of them, are such a burst: all but the first wait for those before them, which is
+/// no queue. On a link that carries the rate, that takes no longer than nothing was sent before the burst.
+const BURST_GAP_US: u32 = 200;
+const BURST_US: u32 = 5000;
+const PAUSE_US_MAX: u32 = 100_000;
+/// So many of the latest windows count for [`DelayMeter::take_usual`].
+const MINIMA: usize = 256;
 /// BLOCKs are more frequent than STATUS, so they find the minimum sooner. They lower it by this at most, in ns: less
 /// than the queue that slows a session (4 ms).
 const UNSIGNED_MAX: i64 = 1_000_000;
@@ -45,12 +55,34 @@ pub(in crate::multicast) struct DelayMeter {
     /// Arrival and delay of the last signed packet.
     signed: Option<(Instant, i64)>,
     jump: Option<Jump>,
+    burst: Option<Burst>,
     /// Minimum waiting time in µs of the present window, with its start, and of the window before it.
     current: Option<(Instant, u32)>,
     previous: Option<u32>,
     last_us: u32,
-    /// Minimum waiting time in µs since the last call of [`DelayMeter::take_least`]; `None` if no packet arrived.
-    least_us: Option<u32>,
+    /// The minima of the windows since the last call of [`DelayMeter::take_usual`], in µs.
+    minima_us: VecDeque<u32>,
+}
+
+/// Packets that the server sent at once.
+#[derive(Debug, Clone, Copy)]
+struct Burst {
+    /// The timestamps of the first and the last of them.
+    begun_us: u32,
+    last_us: u32,
+    /// Nothing was sent for so long before, in µs.
+    pause_us: u32,
+    /// The shortest time that one of them waited, in µs.
+    least_us: u32,
+}
+
+impl Burst {
+    /// How long a packet of it waited for others than those before it in the burst. The packets of one run have one
+    /// timestamp, and are none.
+    fn waited(&self, waited_us: u32) -> u32 {
+        let is_long = self.last_us != self.begun_us;
+        if is_long { waited_us.saturating_sub(self.pause_us).max(self.least_us) } else { waited_us }
+    }
 }
 
 /// The delay grew by almost as much as the time that passed: the server's clock stood still, or the network held the
@@ -118,7 +150,26 @@ impl DelayMeter {
         }
         self.jump.take_if(|jump| delay_ns < jump.held_below_ns);
         let waited_ns = (delay_ns - self.base_ns + self.unsigned_ns).max(0);
-        self.note(now, u32::try_from((waited_ns + 500) / 1000).unwrap_or(u32::MAX));
+        let waited_us = u32::try_from((waited_ns + 500) / 1000).unwrap_or(u32::MAX);
+        let waited_us = self.of_burst(timestamp_us, waited_us);
+        self.note(now, waited_us);
+    }
+
+    /// How long a packet waited for others than those that the server sent at once with it.
+    fn of_burst(&mut self, timestamp_us: u32, waited_us: u32) -> u32 {
+        let since = |before_us: u32| timestamp_us.wrapping_sub(before_us);
+        let goes_on = |burst: &Burst| since(burst.last_us) < BURST_GAP_US && since(burst.begun_us) < BURST_US;
+        let burst = match self.burst {
+            Some(burst) if goes_on(&burst) => {
+                Burst { last_us: timestamp_us, least_us: burst.least_us.min(waited_us), ..burst }
+            }
+            before => {
+                let pause_us = before.map_or(0, |before| since(before.last_us));
+                let pause_us = if pause_us > PAUSE_US_MAX { 0 } else { pause_us };
+                Burst { begun_us: timestamp_us, last_us: timestamp_us, pause_us, least_us: waited_us }
+            }
+        };
+        self.burst.insert(burst).waited(waited_us)
     }
 
     /// The minimum rises with the drift of the clocks.
@@ -153,16 +204,24 @@ impl DelayMeter {
 
     /// A packet waited for this long.
     fn note(&mut self, now: Instant, waited_us: u32) {
-        self.least_us = Some(self.least_us.map_or(waited_us, |least| least.min(waited_us)));
         match &mut self.current {
             Some((begun, least)) if now.since(*begun) < WINDOW => *least = waited_us.min(*least),
-            current => self.previous = current.replace((now, waited_us)).map(|(_, least)| least),
+            current => {
+                self.previous = current.replace((now, waited_us)).map(|(_, least)| least);
+                if self.minima_us.len() == MINIMA {
+                    self.minima_us.pop_front();
+                }
+                self.minima_us.extend(self.previous);
+            }
         }
     }
 
-    /// The minimum waiting time in microseconds of all packets since the last call; 0 if none arrived.
-    pub(in crate::multicast) fn take_least(&mut self) -> u32 {
-        self.least_us.take().unwrap_or(0)
+    /// How long packets usually waited at least since the last call, in microseconds: the lower quartile of the minima
+    /// of [`WINDOW`]s; 0 if none arrived.
+    pub(in crate::multicast) fn take_usual(&mut self) -> u32 {
+        let mut minima = Vec::from(std::mem::take(&mut self.minima_us));
+        minima.sort_unstable();
+        minima.get(minima.len() / 4).copied().unwrap_or(0)
     }
 
     /// The minimum waiting time in microseconds of the packets since the last call, as far as they arrived within the
@@ -226,6 +285,21 @@ mod tests {
             meter.packet(at(30_000), ms * 1000, ms == 10);
         }
         assert!(meter.take(at(30_000)) <= 1000);
+    }
+
+    #[test]
+    fn a_burst_of_a_server_that_woke_up_late_is_no_queue() {
+        let mut meter = DelayMeter::default();
+        feed(&mut meter, 0, 0, &[0; 20]);
+        meter.take(at(20_000));
+        // Sent within a millisecond, it takes ten to arrive. The receiver reports meanwhile.
+        for packet in 0..10 {
+            meter.packet(at(40_300 + packet * 1000), 40_000 + u32::try_from(packet).unwrap() * 100, false);
+            assert!(meter.take(at(40_300 + packet * 1000)) < 50, "{packet}");
+        }
+        // If even the first packet of the next one waits, there is a queue.
+        meter.packet(at(70_300 + 6000), 70_000, false);
+        assert!(meter.take(at(76_400)).abs_diff(6000) < 50);
     }
 
     #[test]

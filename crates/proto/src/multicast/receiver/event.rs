@@ -3,6 +3,7 @@
 use base::{Chance, Duration, Instant};
 
 use crate::code::Held;
+use crate::multicast::receiver::congestion::Strain;
 use crate::multicast::receiver::half::Half;
 use crate::multicast::receiver::slot::Slot;
 use crate::multicast::wire::header::{ReceiverId, Shape};
@@ -27,6 +28,9 @@ pub struct ReceiverConfig {
     /// Number of receivers that were admitted to the session so far, this one included. The receivers spread their
     /// first reports according to it.
     pub receivers: u32,
+    /// Leaving the session did not free this receiver's link: the switch sends it the session's packets anyway. It asks
+    /// the server to leave room for other traffic instead.
+    pub stays: bool,
     /// Random numbers for the spreading of reports.
     pub chance: Chance,
 }
@@ -65,10 +69,9 @@ pub enum ReceiverEvent {
     },
     /// Packets arrive again after [`Self::Silent`], or new blocks after [`Self::Stalled`].
     Resumed,
-    /// The path to this receiver carries less than the session sends, while others take part too: for a second most
-    /// packets were lost, or for longer all packets waited in a queue that the others do not have. Leave the session,
+    /// The path to this receiver carries less than the session sends, while others take part too. Leave the session,
     /// and fetch the rest by unicast. Reported once per such time.
-    TooSlow,
+    TooSlow(Strain),
     /// Only a part of multicast works here. Leave the session, and fetch the rest in other ways. Reported once.
     Half(Half),
     /// Packets of this session arrive with another epoch: the server was restarted. Request a new grant. Reported

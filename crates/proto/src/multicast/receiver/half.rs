@@ -98,7 +98,7 @@ mod tests {
             timestamp_us: 0,
             cursor: 0,
             idle: false,
-            calm: false,
+            queue: None,
             receivers: 3,
             report_interval: STEP,
             echo,

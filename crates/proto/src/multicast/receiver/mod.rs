@@ -19,6 +19,7 @@ use base::{Duration, Instant};
 
 use crate::multicast::bits::ObjectSet;
 use crate::multicast::receiver::congestion::Congestion;
+pub use crate::multicast::receiver::congestion::Strain;
 use crate::multicast::receiver::delay::DelayMeter;
 pub use crate::multicast::receiver::event::{ReceiverConfig, ReceiverEvent};
 pub use crate::multicast::receiver::half::Half;
@@ -108,8 +109,8 @@ pub struct Receiver {
     delay: DelayMeter,
     congestion: Congestion,
     halves: Halves,
-    /// Whether packets to the typical receiver do not wait in queues, as of the last STATUS.
-    calm: bool,
+    /// How long packets to the typical receiver wait in queues, in microseconds, as of the last STATUS.
+    typical_us: Option<u32>,
     heard_at: Instant,
     progress_at: Instant,
     silent: bool,
@@ -158,9 +159,9 @@ impl Receiver {
             repairs: Vec::new(),
             receivers: config.receivers.max(1),
             delay: DelayMeter::default(),
-            congestion: Congestion::default(),
+            congestion: if config.stays { Congestion::crowded() } else { Congestion::default() },
             halves: Halves::default(),
-            calm: false,
+            typical_us: None,
             heard_at: now,
             progress_at: now,
             silent: false,
@@ -239,7 +240,23 @@ impl Receiver {
 
     /// Processes a packet, and returns where the driver puts its payload.
     pub fn handle_input(&mut self, now: Instant, packet: &Downstream<'_>) -> Disposition {
+        self.handle_late_input(now, now, packet)
+    }
+
+    /// The same for a packet that arrived at this machine at `arrived`, and was read later, at `now`: how long packets
+    /// wait in the network is measured from when they arrive.
+    pub fn handle_late_input(
+        &mut self,
+        now: Instant,
+        arrived: Instant,
+        packet: &Downstream<'_>,
+    ) -> Disposition {
         self.heard_at = now;
+        match packet {
+            Downstream::Block(header, _) => self.delay.packet(arrived, header.timestamp_us, false),
+            Downstream::Status(status) => self.delay.packet(arrived, status.timestamp_us, true),
+            Downstream::Bye => {}
+        }
         // The server answers after the receiver had to send JOINs: request what is missing at once.
         if std::mem::take(&mut self.probe) > Duration::ZERO && self.phase == Phase::Open {
             self.hurry(now);
@@ -353,7 +370,6 @@ impl Receiver {
     fn take_block(&mut self, now: Instant, header: &BlockHeader) -> Disposition {
         self.stream.block(now, header);
         self.halves.block(u32::from(header.block) + 1 < self.config.shape.blocks(header.object_bytes));
-        self.delay.packet(now, header.timestamp_us, false);
         let object = header.object;
         if !self.lacking.contains(object) {
             return Disposition::Unwanted;

@@ -13,15 +13,15 @@ use crate::multicast::receiver::slots::back_off;
 use crate::multicast::receiver::window::Window;
 use crate::multicast::wire::header::{BLOCK_HEADER_BYTES, ObjectRange};
 use crate::multicast::wire::report::{Cause, Lacking, NEED_RANGE_BYTES, NeedRange, Report, Upstream};
-use crate::multicast::wire::status::Status;
+use crate::multicast::wire::status::{QUEUE_STEP_US, Status};
 
 impl Receiver {
     pub(super) fn take_status(&mut self, now: Instant, status: &Status) {
         self.stream.status(now, status);
         self.halves.status(now, status);
-        self.delay.packet(now, status.timestamp_us, true);
         self.interval = status.report_interval.max(REPORT_INTERVAL_MIN);
-        (self.receivers, self.calm) = (status.receivers.max(1), status.calm);
+        self.receivers = status.receivers.max(1);
+        self.typical_us = status.queue.map(|steps| u32::from(steps) * QUEUE_STEP_US);
         let latest = now + self.interval + self.interval / 2;
         self.report_at = Some(match self.report_at {
             None => now + Duration::from_nanos(self.config.chance.below(nanos(self.interval))),
@@ -64,12 +64,13 @@ impl Receiver {
         }
         // A receiver that is alone determines the rate itself, and losses of objects that it does not want do not
         // matter.
-        let (arrived, lost, calm) = (self.stream.arrived(), self.stream.lost(), self.calm);
+        let (arrived, lost, typical_us) = (self.stream.arrived(), self.stream.lost(), self.typical_us);
+        let counted = Counted { arrived, lost, typical_us };
         if wants
             && self.receivers > 1
-            && self.congestion.is_too_slow(now, Counted { arrived, lost, calm }, || self.delay.take_least())
+            && let Some(strain) = self.congestion.look(now, counted, || self.delay.take_usual())
         {
-            self.events.push_back(ReceiverEvent::TooSlow);
+            self.events.push_back(ReceiverEvent::TooSlow(strain));
         }
     }
 
@@ -237,6 +238,7 @@ impl Receiver {
             receiver: self.config.receiver,
             timestamp_us: micros(now),
             seen: self.stream.decided(),
+            crowded: self.config.stays && self.congestion.is_crowded(),
             counters: self.counters(),
         }
     }

@@ -168,7 +168,7 @@ mod tests {
             timestamp_us: 0,
             cursor: 10,
             idle: false,
-            calm: false,
+            queue: None,
             receivers: 1,
             report_interval: Duration::ZERO,
             echo: None,

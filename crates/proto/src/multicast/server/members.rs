@@ -311,7 +311,7 @@ mod tests {
 
     fn report(receiver: u32) -> Report {
         let counters = ReceiverCounters { blocks_arrived: 1, ..ReceiverCounters::default() };
-        Report { receiver: ReceiverId(receiver), timestamp_us: 0, seen: 0, counters }
+        Report { receiver: ReceiverId(receiver), timestamp_us: 0, seen: 0, crowded: false, counters }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod cache;
 mod event;
 mod gather;
+mod link;
 mod machines;
 mod members;
 mod needs;
@@ -20,7 +21,7 @@ use base::{Duration, Instant};
 
 use crate::multicast::bits::index;
 use crate::multicast::clock::micros;
-use crate::multicast::rate::{Feedback, OwnShare, Rate};
+use crate::multicast::rate::{Feedback, Rate};
 use crate::multicast::repair::Repairs;
 use crate::multicast::server::cache::{Cache, Place};
 pub use crate::multicast::server::event::{Run, ServerConfig, ServerEvent, Transmit};
@@ -36,7 +37,7 @@ use crate::multicast::stats::{ReceiverStatistics, SessionStatistics};
 use crate::multicast::wire::TAG_BYTES;
 use crate::multicast::wire::header::{BLOCK_HEADER_BYTES, ReceiverId, Reject};
 use crate::multicast::wire::report::{Cause, Upstream};
-use crate::multicast::wire::status::{Echo, STATUS_REPAIRS_MAX, Status, encode_bye};
+use crate::multicast::wire::status::{Echo, STATUS_REPAIRS_MAX, Status, encode_bye, queue_steps};
 
 /// Shortest time between STATUS packets while the server sends blocks.
 const STATUS_BUSY: Duration = Duration::from_millis(10);
@@ -216,8 +217,8 @@ impl Server {
             self.joined(now, report.receiver);
         }
         let (arrived, lost) = (report.counters.blocks_arrived, report.counters.blocks_lost);
-        let feedback =
-            Feedback { receiver: report.receiver, queue_us: report.counters.queue_us, arrived, lost };
+        let (receiver, queue_us, crowded) = (report.receiver, report.counters.queue_us, report.crowded);
+        let feedback = Feedback { receiver, queue_us, arrived, lost, crowded };
         let vote = self.members.vote(now, report.receiver);
         if let Vote::Replaces(other) = vote {
             self.rate.forget(other);
@@ -242,24 +243,6 @@ impl Server {
         self.gather.joined(now);
     }
 
-    /// Limits the rate to `bits_per_second` on the wire, whatever the network would carry: this session's share of
-    /// the server's maximum.
-    pub fn set_ceiling(&mut self, bits_per_second: u64) {
-        self.rate.set_ceiling(bits_per_second);
-    }
-
-    /// Sets the part of this machine's own link that the session is to take; `None` if that link is not known to be the
-    /// limit.
-    pub fn set_own_share(&mut self, share: Option<OwnShare>) {
-        self.rate.set_own_share(share);
-    }
-
-    /// Leaves room for `wire_bytes` that this machine sends by other ways through the same link: the session sends that
-    /// much less, as if it had sent them.
-    pub fn leave_room(&mut self, wire_bytes: u64) {
-        self.rate.leave_room(wire_bytes);
-    }
-
     /// Whether an object will be sent in full because somebody waits for it.
     #[must_use]
     pub fn is_pending(&self, object: u64) -> bool {
@@ -272,12 +255,6 @@ impl Server {
         // Looked for once: there are many objects, and many members.
         let oldest = self.members.oldest_sequence();
         move |object| self.schedule.last_pass(object).zip(oldest).is_some_and(|(last, oldest)| last >= oldest)
-    }
-
-    /// The rate at which the server would send now if it had enough to send, in bits per second on the wire.
-    #[must_use]
-    pub fn rate(&self) -> u64 {
-        self.rate.bits_per_second()
     }
 
     /// Counts a datagram that could not be opened.
@@ -329,14 +306,19 @@ impl Server {
             return None;
         }
         if self.is_muted(now) {
+            self.rate.excuse();
             return None;
         }
         if let Some(run) = self.next_run(now) {
             if std::mem::replace(&mut self.idle, false) {
                 self.status_soon(now);
             }
+            if self.can_send_from().is_none_or(|from| from > now) {
+                self.rate.excuse();
+            }
             return Some(Transmit::Blocks(run));
         }
+        self.rate.excuse();
         if !self.idle && self.is_empty() {
             self.idle = true;
             self.status_idle = STATUS_IDLE_MIN;
@@ -396,7 +378,7 @@ impl Server {
             timestamp_us: micros(now),
             cursor: self.schedule.cursor(),
             idle: self.is_empty(),
-            calm: self.rate.is_calm(now),
+            queue: self.rate.typical_queue(now).map(queue_steps),
             receivers,
             report_interval,
             echo,

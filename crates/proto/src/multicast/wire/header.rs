@@ -17,6 +17,8 @@ pub(crate) const CRITICAL_FLAGS: u16 = 0xff00;
 pub(crate) const FLAG_REPAIR: u16 = 1;
 /// Flag of STATUS and BYE: a signature is between the body and the tag.
 pub(crate) const FLAG_SIGNED: u16 = 1;
+/// A report's sender shares a full link with other traffic.
+pub(crate) const FLAG_CROWDED: u16 = 1;
 /// Largest [`BlockHeader::coming`], which lies in the seven flags above [`FLAG_REPAIR`].
 pub(crate) const COMING_MAX: u8 = 127;
 

@@ -4,7 +4,8 @@
 use base::wire::Reader;
 
 use super::header::{
-    ObjectRange, PREFIX_BYTES, Prefix, ReceiverId, Reject, SEQUENCE_MAX, Shape, kind, read_u48, write_u48,
+    FLAG_CROWDED, ObjectRange, PREFIX_BYTES, Prefix, ReceiverId, Reject, SEQUENCE_MAX, Shape, kind, read_u48,
+    write_u48,
 };
 use super::key::TAG_BYTES;
 
@@ -70,6 +71,8 @@ pub struct Report {
     /// The receiver misses what it requests although all BLOCKs below this sequence have been sent and had time to
     /// arrive. BLOCKs from this sequence on are in flight: the server does not repeat them for this report.
     pub seen: u64,
+    /// Other traffic enters the receiver's full link, and would get nothing although this receiver left the session.
+    pub crowded: bool,
     /// Statistics.
     pub counters: ReceiverCounters,
 }
@@ -277,7 +280,8 @@ impl Upstream {
             Self::Need(report, _) => (kind::NEED, report),
             Self::Leave(report) => (kind::LEAVE, report),
         };
-        Prefix { kind, flags: 0 }.encode(shape, &mut packet);
+        let flags = if report.crowded { FLAG_CROWDED } else { 0 };
+        Prefix { kind, flags }.encode(shape, &mut packet);
         report.encode(&mut packet);
         match self {
             Self::Need(_, lacking) => lacking.encode(&mut packet),
@@ -291,7 +295,7 @@ impl Upstream {
         prefix: Prefix,
         mut body: Reader<'_>,
     ) -> Result<Self, Reject> {
-        let report = Report::parse(&mut body)?;
+        let report = Report { crowded: prefix.flags & FLAG_CROWDED != 0, ..Report::parse(&mut body)? };
         let lacking = Lacking::parse(shape, &mut body)?;
         if body.remaining() != 0 {
             return Err(Reject::Length);
@@ -339,6 +343,6 @@ impl Report {
         if seen >= SEQUENCE_MAX {
             return Err(Reject::Bounds);
         }
-        Ok(Self { receiver, timestamp_us, seen, counters })
+        Ok(Self { receiver, timestamp_us, seen, crowded: false, counters })
     }
 }

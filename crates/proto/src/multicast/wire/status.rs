@@ -14,8 +14,17 @@ use super::signature::SIGNATURE_BYTES;
 pub(in crate::multicast) const STATUS_RANGES_MAX: usize = 40;
 /// Most objects with pending symbols in one STATUS.
 pub(in crate::multicast) const STATUS_REPAIRS_MAX: usize = 40;
+/// Unit of [`Status::queue`], in microseconds.
+pub(in crate::multicast) const QUEUE_STEP_US: u32 = 250;
+const QUEUE_STEPS_MAX: u8 = 254;
 /// Longest report interval that a receiver accepts.
 const REPORT_INTERVAL_MAX_US: u32 = 60_000_000;
+
+/// A time in a queue as [`Status::queue`] has it.
+pub(in crate::multicast) fn queue_steps(time: Duration) -> u8 {
+    u8::try_from(time.as_micros() / u128::from(QUEUE_STEP_US))
+        .map_or(QUEUE_STEPS_MAX, |steps| steps.min(QUEUE_STEPS_MAX))
+}
 
 /// A checked packet of the server. Its payload is borrowed from the datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,9 +59,9 @@ pub struct Status {
     pub cursor: u64,
     /// Nothing is left to send: a receiver that misses something should request it now.
     pub idle: bool,
-    /// The rate does not exceed what the path of the typical receiver carries: packets to it did not wait in queues
-    /// lately. A receiver whose packets do wait is behind a port that others do not share.
-    pub calm: bool,
+    /// How long packets to the median receiver waited in queues lately, in steps of [`QUEUE_STEP_US`]; `None` if
+    /// unknown; 254 is that or more. A receiver whose packets wait longer is behind a port that others do not share.
+    pub queue: Option<u8>,
     /// Number of receivers.
     pub receivers: u32,
     /// The mean time between two reports of a receiver.
@@ -74,11 +83,11 @@ impl Status {
         packet.extend_from_slice(&self.sequence.to_le_bytes());
         packet.extend_from_slice(&self.timestamp_us.to_le_bytes());
         write_u48(self.cursor, &mut packet);
-        let bits = [self.idle, self.echo.is_some(), self.calm];
+        let bits = [self.idle, self.echo.is_some()];
         packet.push((0..).zip(bits).map(|(at, bit)| u8::from(bit) << at).sum());
         packet.push(u8::try_from(self.pending.len()).expect("at most STATUS_RANGES_MAX"));
         packet.push(u8::try_from(self.repairs.len()).expect("at most STATUS_REPAIRS_MAX"));
-        packet.push(0);
+        packet.push(self.queue.map_or(0, |steps| steps.saturating_add(1)));
         packet.extend_from_slice(&self.receivers.to_le_bytes());
         let interval_us = u32::try_from(self.report_interval.as_micros()).unwrap_or(u32::MAX);
         packet.extend_from_slice(&interval_us.min(REPORT_INTERVAL_MAX_US).to_le_bytes());
@@ -97,7 +106,7 @@ impl Status {
     fn parse(shape: &Shape, sequence: u64, timestamp_us: u32, mut body: Reader<'_>) -> Result<Self, Reject> {
         let (cursor, bits, count) = (read_u48(&mut body)?, body.u8()?, usize::from(body.u8()?));
         let repairs_count = usize::from(body.u8()?);
-        body.u8()?;
+        let queue = body.u8()?.checked_sub(1);
         let (receivers, interval_us) = (body.u32()?, body.u32()?);
         let echo = Echo { receiver: ReceiverId(body.u32()?), timestamp_us: body.u32()?, age_us: body.u32()? };
         let bounded = count <= STATUS_RANGES_MAX
@@ -116,7 +125,7 @@ impl Status {
             timestamp_us,
             cursor,
             idle: bits & 1 != 0,
-            calm: bits & 4 != 0,
+            queue,
             receivers,
             report_interval: Duration::from_micros(interval_us.into()),
             echo: (bits & 2 != 0).then_some(echo),

@@ -8,7 +8,15 @@ const RATE: f64 = 1e9;
 
 fn look(now: f64, queue: f64, loss: f64, sent: f64, delivered: f64) -> Look {
     let loss = Loss { part: loss, of: 1000.0 };
-    let view = View { queue, queue_last: queue, loss, loss_last: loss, pace: 0.0, receivers: 1 };
+    let view = View {
+        queue,
+        queue_last: queue,
+        queue_median: queue,
+        loss,
+        loss_last: loss,
+        pace: 0.0,
+        receivers: 1,
+    };
     Look {
         now,
         passed: 0.025,

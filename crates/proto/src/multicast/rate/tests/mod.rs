@@ -179,6 +179,28 @@ fn neither_loss_by_chance_nor_busy_receivers_are_congestion() {
 }
 
 #[test]
+fn a_server_whose_processor_is_busy_is_no_congestion() {
+    for (late_ms, link, least) in [
+        (5, 100.0 * M, 0.9),
+        (25, 100.0 * M, 0.6),
+        (25, 30.0 * M, 0.8),
+        (60, 30.0 * M, 0.7),
+        (60, 100.0 * M, 0.3),
+        (5, 1000.0 * M, 0.5),
+    ] {
+        for (hosts, busy) in [(1, false), (3, false), (3, true), (16, false)] {
+            let mut net = Net::new(&vec![Port::new(link, 512 * KIB); hosts]);
+            net.hosts.iter_mut().for_each(|host| host.busy = busy);
+            net.server(0, 100_000_000, Port::new(link, 512 * KIB)).late = late_ms * MS;
+            net.run(8 * SECOND);
+            let what = format!("{} Mbit/s, late by {late_ms} ms, {hosts} hosts, busy {busy}", link / M);
+            let outcome = outcome(what, &net, 1000, 8000, link);
+            net.demand(outcome.sum > least, &outcome);
+        }
+    }
+}
+
+#[test]
 fn loss_by_chance_that_begins_later_is_no_congestion_for_long() {
     for (loss, hosts) in [(30_000, 1), (100_000, 1), (100_000, 16)] {
         let mut net = Net::new(&vec![Port::new(100.0 * M, 512 * KIB); hosts]);
@@ -258,6 +280,24 @@ fn beside_tcp_each_gets_its_part() {
 }
 
 #[test]
+fn a_host_that_asks_for_room_gets_some_until_it_asks_no_more() {
+    // Nothing but the server's own link limits the session, and it fills the hosts' ports.
+    let mut net = Net::new(&vec![Port::new(100.0 * M, 256 * KIB); 4]);
+    net.server(0, 100_000_000, Port::new(100.0 * M, 256 * KIB));
+    net.tcp(0, 0);
+    net.run(4 * SECOND);
+    net.hosts[0].crowded = true;
+    net.run(12 * SECOND);
+    let asked = outcome("asked".into(), &net, 6000, 16_000, 100.0 * M);
+    net.demand(asked.flows[0] > 0.12 && asked.rates[0] > 0.72, &asked);
+    net.hosts[0].crowded = false;
+    net.flows.clear();
+    net.run(9 * SECOND);
+    let after = outcome("after".into(), &net, 22_000, 25_000, 100.0 * M);
+    net.demand(after.rates[0] > 0.95, &after);
+}
+
+#[test]
 fn a_slow_minority_does_not_slow_the_others() {
     for slow in [1, 3] {
         let mut ports = vec![Port::new(100.0 * M, 256 * KIB); 16];
@@ -278,7 +318,11 @@ fn run_with_queue(rate: &mut Rate, from: Instant, queue_us: u32) -> u64 {
             rate.sent(rate.ready_at(), PACKET);
         }
         let arrived = from.since(Instant::ZERO).as_secs() * 1000 + step * 10;
-        rate.feedback(now, &Feedback { receiver: ReceiverId(3), queue_us, arrived, lost: 0 }, 1);
+        rate.feedback(
+            now,
+            &Feedback { receiver: ReceiverId(3), queue_us, arrived, lost: 0, crowded: false },
+            1,
+        );
     }
     rate.bits_per_second()
 }
@@ -313,7 +357,11 @@ fn bounds_hold_and_runs_are_short() {
         for _ in 0..rate.bits_per_second() / 800 / PACKET {
             rate.sent(rate.ready_at(), PACKET);
         }
-        rate.feedback(now, &Feedback { receiver, queue_us: 0, arrived: step * 100, lost: 0 }, 1);
+        rate.feedback(
+            now,
+            &Feedback { receiver, queue_us: 0, arrived: step * 100, lost: 0, crowded: false },
+            1,
+        );
     }
     assert_eq!(rate.bits_per_second(), 100_000_000);
     assert_eq!(rate.run_blocks_max(PACKET, 43), 4);

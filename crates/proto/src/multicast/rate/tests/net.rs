@@ -14,6 +14,8 @@ pub(super) const MS: u64 = 1_000_000;
 pub(super) const SECOND: u64 = 1_000_000_000;
 pub(super) const PACKET: u64 = 1514;
 const BUCKET: u64 = 100 * MS;
+/// Processor time of a run.
+const RUN_US: u32 = 10;
 
 /// A queue with a service rate.
 #[derive(Debug, Clone)]
@@ -74,6 +76,8 @@ pub(super) struct Host {
     pub port: Port,
     /// Whether its processor is busy with other work now and then.
     pub busy: bool,
+    /// Whether it asks for room for other traffic.
+    pub crowded: bool,
     cpu: Cpu,
 }
 
@@ -90,6 +94,9 @@ struct Listener {
 
 pub(super) struct ServerHost {
     pub rate: Rate,
+    /// It wakes up late, by this time at most, in ns, whenever it has waited: its processor has other work.
+    pub late: u64,
+    awake_at: u64,
     nic: Port,
     begins: u64,
     transit: VecDeque<(u64, u32)>,
@@ -108,7 +115,12 @@ pub(super) struct Net {
 
 impl Net {
     pub(super) fn new(ports: &[Port]) -> Self {
-        let hosts = ports.iter().map(|port| Host { port: port.clone(), busy: false, cpu: Cpu::default() });
+        let hosts = ports.iter().map(|port| Host {
+            port: port.clone(),
+            busy: false,
+            crowded: false,
+            cpu: Cpu::default(),
+        });
         let seed = std::env::var("RATE_SEED").map_or(7, |seed| seed.parse().expect("a number"));
         let trace = std::env::var("RATE_TRACE").is_ok();
         Self {
@@ -135,6 +147,8 @@ impl Net {
         });
         self.servers.push(ServerHost {
             rate: Rate::new(Instant(begins), config),
+            late: 0,
+            awake_at: 0,
             nic,
             begins,
             transit: VecDeque::new(),
@@ -208,7 +222,7 @@ impl Net {
         if now < server.begins {
             return;
         }
-        server.send(now);
+        server.send(now, &mut self.chance);
         while let Some((_, stamp)) = server.transit.pop_front_if(|(at, _)| *at <= now) {
             for (host, listener) in self.hosts.iter_mut().zip(&mut server.listeners) {
                 let (when, lost) = match host.port.pass(now, PACKET) {
@@ -250,6 +264,7 @@ impl Net {
                 queue_us: listener.meter.take(Instant(now)),
                 arrived: listener.arrived,
                 lost: listener.lost,
+                crowded: host.crowded,
             };
             let bits = server.rate.bits_per_second() as f64 * 0.004;
             let interval = (f64::from(receivers) * 130.0 * 8.0 / bits * 1e9).clamp(10e6, 60e9) as u64;
@@ -283,25 +298,34 @@ impl Net {
 
 impl ServerHost {
     fn next(&self) -> u64 {
-        let sending = self.rate.ready_at().0.max(self.begins).max(self.retry_at);
+        let sending = self.rate.ready_at().0.max(self.begins).max(self.retry_at).max(self.awake_at);
         let transit = self.transit.front().map_or(u64::MAX, |(at, _)| *at);
         let reports = self.listeners.iter().map(|listener| listener.report_at).min().unwrap_or(u64::MAX);
         sending.min(transit).min(reports)
     }
 
-    fn send(&mut self, now: u64) {
+    fn send(&mut self, now: u64, chance: &mut Chance) {
+        if now < self.awake_at {
+            return;
+        }
+        let mut clock_us = (now / 1000) as u32;
         while self.rate.ready_at().0 <= now && self.retry_at <= now {
             let run = u64::from(self.rate.run_blocks_max(PACKET, 43));
             let over = self.nic.backlog(now) + (run * PACKET) as f64 - self.nic.buffer;
             if over > 0.0 {
+                self.rate.excuse();
                 self.retry_at = now + (over * 8e9 / self.nic.rate) as u64 + 1000;
                 return;
             }
             for _ in 0..run {
                 let through = self.nic.pass(now, PACKET).unwrap();
-                self.transit.push_back((through, (now / 1000) as u32));
+                self.transit.push_back((through, clock_us));
             }
+            clock_us += RUN_US;
             self.rate.sent(Instant(now), run * PACKET);
+        }
+        if self.late > 0 {
+            self.awake_at = self.rate.ready_at().0.max(now) + chance.below(self.late);
         }
     }
 }
