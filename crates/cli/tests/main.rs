@@ -37,6 +37,7 @@ mod netboot_start;
 mod opennebula;
 mod opennebula_common;
 mod opennebula_demand;
+mod opennebula_libvirt;
 mod opennebula_rights;
 mod own;
 mod parts;

@@ -1,6 +1,6 @@
 //! Snapshots of a disk: inside a QCOW2, beside a raw file. Of a machine that runs, its QEMU makes those inside.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -65,10 +65,18 @@ fn answer(text: &str) -> Result<Value> {
 fn node_of(nodes: &Value, path: &str) -> Result<String> {
     let nodes = nodes.as_array().map(Vec::as_slice).unwrap_or_default();
     // OpenNebula gives QEMU the path with two slashes where a setting ends with one.
-    let is_same = |file: &str| Path::new(file) == Path::new(path);
+    let is_same = |file: &str| file_of(file).is_some_and(|file| file == Path::new(path));
     let is_it = |node: &&Value| node["drv"] == "qcow2" && node["file"].as_str().is_some_and(is_same);
     let name = nodes.iter().find(is_it).and_then(|node| node["node-name"].as_str());
     name.map(str::to_owned).ok_or_else(|| wrong(&format!("the machine's QEMU has no QCOW2 at `{path}`")))
+}
+
+/// The path of a node's file. QEMU tells what it opened, as JSON, where libvirt gave it the path of the file behind in
+/// another form than the QCOW2 has it: absolute instead of relative.
+fn file_of(name: &str) -> Option<PathBuf> {
+    let Some(opened) = name.strip_prefix("json:") else { return Some(name.into()) };
+    let opened: Value = serde_json::from_str(opened).ok()?;
+    opened["file"]["filename"].as_str().map(PathBuf::from)
 }
 
 /// Each may be repeated: a snapshot that a script made before it was killed is made anew.
