@@ -85,7 +85,6 @@ pub fn fetch(
         )?,
         node: None,
         multicast_bytes: 0,
-        left: None,
         stays: false,
         spoilt: 0,
         scattered: 0,
@@ -130,8 +129,6 @@ struct Fetch<'a> {
     intake: Intake,
     node: Option<Arc<Node>>,
     multicast_bytes: u64,
-    /// The group of the last session, and the index of the interface.
-    left: Option<(IpAddr, u32)>,
     /// Leaving a session did not make room for other traffic.
     stays: bool,
     /// Objects that arrived damaged by multicast.
@@ -173,7 +170,7 @@ impl Fetch<'_> {
         }
         let mut first_reason = None;
         for tries in 0.. {
-            let Some(Setback { reason, again_after, makes_room }) = self.by_multicast()? else {
+            let Some(Setback { reason, again_after, left }) = self.by_multicast()? else {
                 if self.intake.missing_bytes() > 0 {
                     // What the session was not asked for, because others have it.
                     self.farewell = Duration::ZERO;
@@ -186,7 +183,9 @@ impl Fetch<'_> {
             }
             (options.tell)(&format!("continuing by unicast: {reason}"));
             first_reason.get_or_insert(reason);
-            if makes_room && self.left_in_vain()? {
+            if let Some(left) = left
+                && self.left_in_vain(left)?
+            {
                 self.stays = true;
                 (options.tell)(
                     "the switch sends the session's packets here anyway; joining it again, and asking the server to \
@@ -228,13 +227,9 @@ impl Fetch<'_> {
     }
 
     /// Whether leaving the last session made no room, so that it is joined again.
-    fn left_in_vain(&self) -> Result<bool> {
-        match self.left {
-            Some((group, interface)) if self.intake.missing_bytes() >= SESSION_BYTES_MIN => {
-                setback::is_flooded(group, interface, &self.options.stop)
-            }
-            _ => Ok(false),
-        }
+    fn left_in_vain(&self, (group, interface): (IpAddr, u32)) -> Result<bool> {
+        let is_worth_it = self.intake.missing_bytes() >= SESSION_BYTES_MIN;
+        Ok(is_worth_it && setback::is_flooded(group, interface, &self.options.stop)?)
     }
 
     /// Takes part in sessions until everything has arrived (`None`) or multicast does not work.
@@ -350,7 +345,6 @@ impl Fetch<'_> {
             reach: Some(self.reach(grant)),
             stop: self.options.stop.clone(),
         };
-        self.left = Some((grant.group.ip(), interface.index));
         match receive(grant, &options, &mut self.intake) {
             Ok(Received {
                 end, bytes, spoilt, scattered, unanswered, counters, farewell, forged, ..
@@ -410,18 +404,18 @@ impl Fetch<'_> {
                 return Err(Error::new(ErrorKind::Stopped, format!("fetch `{}`", self.reference)));
             }
             End::Stalled => {
-                let reason = "the session continues, but nothing new arrives".to_owned();
-                return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after)));
+                let reason = "the session continues, but nothing new arrives";
+                return Ok(Next::Unicast(Setback::after(reason.to_owned(), self.options.retry_after)));
             }
             End::TooSlow(strain) => {
                 let slice = self.options.retry_after * UNHEARD_FACTOR;
                 let reason = "the link to this machine carries less than the session sends";
                 return Ok(Next::Unicast(match strain {
                     Strain::Losses => Setback::after(format!("{reason}: many packets are lost"), slice),
-                    Strain::Queue => {
-                        let reason = format!("{reason}: packets wait longer than those to others");
-                        Setback::to_make_room(reason, slice)
-                    }
+                    Strain::Queue => Setback {
+                        left: Some((grant.group.ip(), interface.index)),
+                        ..Setback::after(format!("{reason}: packets wait longer than those to others"), slice)
+                    },
                 }));
             }
             End::Half(Half::NoBlocks) => {

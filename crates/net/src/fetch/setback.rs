@@ -22,22 +22,18 @@ pub(super) struct Setback {
     pub(super) reason: String,
     /// Time after which multicast is tried again; `None` for never.
     pub(super) again_after: Option<Duration>,
-    /// The session was left so that the link of this machine has room for others.
-    pub(super) makes_room: bool,
+    /// The session's group and the index of the interface, if it was left so that this machine's link has room for
+    /// others.
+    pub(super) left: Option<(IpAddr, u32)>,
 }
 
 impl Setback {
     pub(super) fn for_good(reason: String) -> Self {
-        Self { reason, again_after: None, makes_room: false }
+        Self { reason, again_after: None, left: None }
     }
 
     pub(super) fn after(reason: String, slice: Duration) -> Self {
-        Self { reason, again_after: Some(slice), makes_room: false }
-    }
-
-    /// The session fills the link of this machine.
-    pub(super) fn to_make_room(reason: String, slice: Duration) -> Self {
-        Self { makes_room: true, ..Self::after(reason, slice) }
+        Self { reason, again_after: Some(slice), left: None }
     }
 }
 

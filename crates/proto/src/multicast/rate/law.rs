@@ -233,11 +233,6 @@ impl Law {
         if self.is_seeking() { SEEK_ROUND } else { STEP }
     }
 
-    /// What was sent in the last steps, in bits per second.
-    pub(super) fn sent(&self) -> f64 {
-        self.sent
-    }
-
     pub(super) fn is_seeking(&self) -> bool {
         matches!(self.mode, Mode::Seek { .. })
     }

@@ -146,6 +146,7 @@ pub(super) struct Rate {
     search_from: Instant,
     /// The highest rate that was set, and the one that leaves room for other traffic.
     ceiling: f64,
+    room: f64,
     crowded: Option<Crowded>,
     /// The median of the receivers' queues, in seconds, at each look within `TYPICAL`.
     queues: VecDeque<(Instant, f64)>,
@@ -183,6 +184,7 @@ impl Rate {
             faded: false,
             search_from: now,
             ceiling,
+            room: f64::MAX,
             crowded: None,
             queues: VecDeque::new(),
             initial,
@@ -278,24 +280,25 @@ impl Rate {
     }
 
     fn limit(&mut self) {
-        let room = self.crowded.as_ref().map_or(f64::MAX, |crowded| crowded.ceiling);
-        self.law.set_ceiling(self.ceiling.min(room));
+        self.law.set_ceiling(self.ceiling.min(self.room));
         self.pacer.set_rate(self.bits_per_second());
     }
 
-    /// Leaves room for other traffic while a receiver asks for it.
+    /// Leaves room for other traffic while a receiver asks for it. Who asks again soon after gets no more: else the
+    /// rate would fall with each time, before it has recovered.
     fn leave_crowds_room(&mut self, now: Instant, is_asked: bool) {
-        if let Some(crowded) = &mut self.crowded {
-            if is_asked {
-                crowded.asked_at = now;
-            } else if now.since(crowded.asked_at) >= CROWDED_LASTS {
-                self.crowded = None;
-                self.limit();
-            }
-        } else if is_asked && !self.law.is_seeking() {
-            self.crowded = Some(Crowded { asked_at: now, ceiling: self.law.sent() * CROWDED_PART });
-            self.limit();
+        if self.crowded.is_none() && (!is_asked || self.law.is_seeking()) {
+            return;
         }
+        let crowded = Crowded { asked_at: now, ceiling: self.law.rate * CROWDED_PART };
+        let crowded = self.crowded.get_or_insert(crowded);
+        if is_asked {
+            crowded.asked_at = now;
+        }
+        let since = now.since(crowded.asked_at);
+        self.room = if since < CROWDED_LASTS { crowded.ceiling } else { f64::MAX };
+        self.crowded.take_if(|_| since >= 2 * CROWDED_LASTS);
+        self.limit();
     }
 
     /// Sets the part of this machine's own link to take; `None` if that link is not known to be the limit.

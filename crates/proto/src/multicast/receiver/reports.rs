@@ -238,7 +238,8 @@ impl Receiver {
             receiver: self.config.receiver,
             timestamp_us: micros(now),
             seen: self.stream.decided(),
-            crowded: self.config.stays && self.congestion.is_crowded(),
+            // The rate of one that is alone follows what its own link carries.
+            crowded: self.config.stays && self.receivers > 1 && self.congestion.is_crowded(),
             counters: self.counters(),
         }
     }

@@ -298,6 +298,21 @@ fn a_host_that_asks_for_room_gets_some_until_it_asks_no_more() {
 }
 
 #[test]
+fn who_asks_for_room_again_and_again_gets_no_more() {
+    let mut net = Net::new(&vec![Port::new(100.0 * M, 256 * KIB); 4]);
+    net.server(0, 100_000_000, Port::new(100.0 * M, 256 * KIB));
+    net.run(4 * SECOND);
+    for _ in 0..40 {
+        net.hosts[0].crowded = true;
+        net.run(SECOND / 10);
+        net.hosts[0].crowded = false;
+        net.run(5 * SECOND);
+    }
+    let last = outcome("again".into(), &net, 188_000, 208_000, 100.0 * M);
+    net.demand(last.rates[0] > 0.7, &last);
+}
+
+#[test]
 fn a_slow_minority_does_not_slow_the_others() {
     for slow in [1, 3] {
         let mut ports = vec![Port::new(100.0 * M, 256 * KIB); 16];
