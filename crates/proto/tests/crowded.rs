@@ -13,6 +13,8 @@ const WAY: Duration = Duration::from_micros(200);
 
 struct Stream {
     receiver: Receiver,
+    /// How many the session has.
+    receivers: u32,
     sent: u64,
     /// What the last report said.
     asks_for_room: Option<bool>,
@@ -20,7 +22,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(stays: bool) -> Self {
+    fn new(stays: bool, receivers: u32) -> Self {
         let config = ReceiverConfig {
             stays,
             shape: SHAPE,
@@ -29,12 +31,12 @@ impl Stream {
             object_bytes_mean: 1024,
             silent_after: Duration::from_secs(3),
             stalled_after: Duration::from_secs(10),
-            receivers: 4,
+            receivers,
             chance: Chance::from_seed(1),
         };
         let mut receiver = Receiver::new(Instant::ZERO, config);
         receiver.want(Instant::ZERO, ObjectRange { first: 1, count: 99_999 });
-        Self { receiver, sent: 0, asks_for_room: None, strains: 0 }
+        Self { receiver, receivers, sent: 0, asks_for_room: None, strains: 0 }
     }
 
     /// For a second a packet comes each millisecond, and waits so long; those to the typical receiver for a
@@ -76,7 +78,7 @@ impl Stream {
             cursor: self.sent,
             idle: false,
             queue: Some(4),
-            receivers: 4,
+            receivers: self.receivers,
             report_interval: Duration::from_millis(20),
             echo: None,
             pending: vec![ObjectRange { first: self.sent, count: 2000 }],
@@ -99,7 +101,7 @@ impl Stream {
 
 #[test]
 fn who_waits_longer_than_the_others_leaves() {
-    let mut stream = Stream::new(false);
+    let mut stream = Stream::new(false, 4);
     stream.second(Duration::ZERO);
     stream.second(Duration::from_millis(3));
     assert_eq!(stream.strains, 0, "the others wait about as long");
@@ -110,7 +112,7 @@ fn who_waits_longer_than_the_others_leaves() {
 
 #[test]
 fn who_left_in_vain_asks_for_room_as_long_as_the_link_is_full() {
-    let mut stream = Stream::new(true);
+    let mut stream = Stream::new(true, 4);
     stream.second(Duration::ZERO);
     assert_eq!(stream.asks_for_room, Some(true), "it left since its link was full");
     stream.second(Duration::ZERO);
@@ -118,4 +120,17 @@ fn who_left_in_vain_asks_for_room_as_long_as_the_link_is_full() {
     stream.second(Duration::from_millis(9));
     stream.second(Duration::from_millis(9));
     assert_eq!(stream.asks_for_room, Some(true));
+}
+
+#[test]
+fn who_is_alone_asks_nobody_for_room() {
+    let mut stream = Stream::new(true, 1);
+    for wait in [0, 9, 9] {
+        stream.second(Duration::from_millis(wait));
+        assert_eq!(
+            stream.asks_for_room,
+            Some(false),
+            "the rate follows its link, and waits are compared with nobody's"
+        );
+    }
 }

@@ -20,11 +20,12 @@ use super::by_unicast::{fetch_all, pull_chunks, runs};
 use super::counted::Arrived;
 use super::on_target::{OnTarget, keep};
 use super::sharing::Sharing;
-use super::unicast_fallback::UnicastFallback;
+use super::unicast_fallback::{self, UnicastFallback};
 use crate::api::SessionGrant;
 use crate::clock::Stop;
 use crate::multicast::receiver::{Accept, Consumer, SessionView, Wish};
 use crate::peer::Node;
+use crate::udp;
 use crate::waker::Waker;
 
 /// Begins the install once the tree is known. It may take a long time: it runs in its own thread.
@@ -37,6 +38,10 @@ const NODES_AHEAD: u64 = 256;
 const AT_ONCE: usize = 8;
 /// The same while the server's session runs: multicast to the others has precedence.
 const BESIDE_AT_ONCE: usize = 2;
+/// Objects that are ordered ahead outside of a session, so that each thread that fetches always has one; and how long
+/// one that the installer had no room for waits.
+const ASIDE: usize = 2 * unicast_fallback::AT_ONCE;
+const ASIDE_WAIT: Duration = Duration::from_millis(10);
 
 /// Takes the objects of one version, from any transport, until the version is installed.
 pub(super) struct Intake {
@@ -152,6 +157,11 @@ impl Intake {
         self.object_bytes_max
     }
 
+    /// What wakes the thread that takes objects.
+    pub(super) fn shared_waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+
     /// Whether the fetch itself failed, and not just a session.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
@@ -209,6 +219,26 @@ impl Intake {
         }
         failed.map_err(|error| error.within(format!("fetch `{}` by unicast", self.name)))?;
         Ok(installer.missing().is_empty())
+    }
+
+    /// Fetches missing chunks by unicast, few at a time, until `is_over`, which is asked whenever the waker was woken.
+    /// What is under way then arrives in the next session.
+    pub(super) fn pull_aside(&mut self, is_over: impl Fn() -> bool) -> Result<()> {
+        let Stage::Chunks(_, installer) = &self.stage else { return Ok(()) };
+        let mut missing = installer.missing().into_iter().flatten();
+        let mut under_way = 0_usize;
+        while !is_over() {
+            self.waker.clear();
+            under_way = under_way.saturating_sub(self.take_asides()?.len());
+            let next: Vec<u64> = missing.by_ref().take(ASIDE.saturating_sub(under_way)).collect();
+            under_way += next.len();
+            next.into_iter().for_each(|id| self.get_otherwise(id));
+            let waited = udp::wait(&[self.waker.as_ref()], None, ASIDE_WAIT);
+            waited.map_err(|error| {
+                Error::from_source(ErrorKind::Io, format!("fetch `{}` by unicast", self.name), error)
+            })?;
+        }
+        Ok(())
     }
 
     /// Fetches all nodes of the tree that are missing, `most` from the server at a time.

@@ -21,7 +21,7 @@ mod unicast_fallback;
 mod version;
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result, chain};
@@ -226,10 +226,20 @@ impl Fetch<'_> {
         Ok(done)
     }
 
-    /// Whether leaving the last session made no room, so that it is joined again.
-    fn left_in_vain(&self, (group, interface): (IpAddr, u32)) -> Result<bool> {
-        let is_worth_it = self.intake.missing_bytes() >= SESSION_BYTES_MIN;
-        Ok(is_worth_it && setback::is_flooded(group, interface, &self.options.stop)?)
+    /// Whether leaving the last session made no room, so that it is joined again. Unicast goes on meanwhile.
+    fn left_in_vain(&mut self, (group, interface): (IpAddr, u32)) -> Result<bool> {
+        if self.intake.missing_bytes() < SESSION_BYTES_MIN {
+            return Ok(false);
+        }
+        let (stop, waker, heard) = (&self.options.stop, self.intake.shared_waker(), OnceLock::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                heard.get_or_init(|| setback::is_flooded(group, interface, stop));
+                waker.wake();
+            });
+            self.intake.pull_aside(|| heard.get().is_some())
+        })?;
+        heard.into_inner().expect("the thread has ended")
     }
 
     /// Takes part in sessions until everything has arrived (`None`) or multicast does not work.

@@ -38,8 +38,7 @@ impl Setback {
 }
 
 /// Whether the packets of a session that was left go on arriving at the interface with this index: a switch that does
-/// not look at memberships sends them anyway. Without `CAP_NET_RAW`, nobody can tell. Nothing is fetched meanwhile:
-/// through a full link one object may take longer than all this.
+/// not look at memberships sends them anyway. Without `CAP_NET_RAW`, nobody can tell.
 pub(super) fn is_flooded(group: IpAddr, interface: u32, stop: &Stop) -> Result<bool> {
     let Some(mut ear) = Ear::open_to_all_groups(group, interface) else { return Ok(false) };
     let (clock, mut quiet) = (Clock::start(), 0);

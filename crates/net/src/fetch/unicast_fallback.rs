@@ -13,7 +13,7 @@ use crate::waker::Waker;
 
 /// Number of objects that are fetched at the same time: multicast has precedence. As many fetched objects may wait to
 /// be taken.
-const AT_ONCE: usize = 2;
+pub(super) const AT_ONCE: usize = 2;
 /// Most bytes of damaged copies that wait to be mended. Objects beyond it are fetched whole.
 const COPIES_BYTES_MAX: u64 = 64 << 20;
 
