@@ -34,6 +34,9 @@ const CUT: f64 = 0.9;
 const DELIVERED_PART: f64 = 0.97;
 /// After the queue has drained, the rate is at least this part of what the link delivered meanwhile.
 const BORNE_PART: f64 = 0.93;
+/// While it drains, a rate of more than this many times what the link delivers was found before the link was: what
+/// passed at once after a pause said nothing of it.
+const BORNE_EXCESS: f64 = 2.0;
 /// Lowest factor of a cut: while following; in the first step of the search; in a later step, when half the rate left
 /// no queue.
 const CUT_DEEPEST: f64 = 0.5;
@@ -356,8 +359,13 @@ impl Law {
     fn drain(&mut self, look: &Look, view: View) -> bool {
         let Some(drained) = &mut self.drained else { return false };
         if view.queue_last > QUEUE_LOW + look.packet {
-            self.borne =
-                self.borne.map_or(Some(look.delivered), |borne| Some((borne + look.delivered) / 2.0));
+            let Some(before) = self.borne.replace(look.delivered) else { return true };
+            let borne = (before + look.delivered) / 2.0;
+            self.borne = Some(borne);
+            if self.rate > BORNE_EXCESS * before.max(look.delivered) {
+                *drained = drained.min(borne * DELIVERED_PART);
+                self.rate = *drained * (1.0 - (view.queue_last / DRAIN_TIME).min(DRAIN_PART));
+            }
             return true;
         }
         let borne = self.borne.unwrap_or(0.0) * BORNE_PART;

@@ -120,8 +120,12 @@ const SEEK_RECEIVERS: usize = 5;
 const SEEK_DOUBT: Duration = Duration::from_millis(150);
 /// A search without a step for this time waits not for reports, but for data, or it has reached the ceiling.
 const SEEK_PATIENCE: Duration = Duration::from_millis(100);
-/// A rate below the first one divided by this is searched again when the receivers have become twice as many.
-const TIMID: f64 = 8.0;
+/// Parts of the rate, in millionths, that all reports together may take; while the search waits for them; and on slow
+/// links, up to `REPORTS_BITS` per second: with few reports a rate that is too high is noticed late.
+const REPORTS_SHARE: u64 = 4_000;
+const REPORTS_SHARE_SEEKING: u64 = 6_000;
+const REPORTS_SHARE_SLOW: u64 = 20_000;
+const REPORTS_BITS: u64 = 500_000;
 /// Bits of the largest packet that is assumed.
 const PACKET_BITS: f64 = 8.0 * 1514.0;
 
@@ -235,7 +239,7 @@ impl Rate {
             self.heard_at = now;
         }
         self.sense.feedback(now, report);
-        self.reconsider(now);
+        self.reconsider();
         self.leave_crowds_room(now, report.crowded);
         let passed = now.since(self.looked_at).as_secs_f64();
         if passed >= self.law.step() {
@@ -245,7 +249,7 @@ impl Rate {
 
     /// If the receivers have become twice as many, forgets what is known of losses and other flows: it was told by a
     /// minority of them, whose link may be bad, or who may lie.
-    fn reconsider(&mut self, now: Instant) {
+    fn reconsider(&mut self) {
         let judges = self.sense.judges();
         if judges < 2 * self.judges {
             return;
@@ -254,9 +258,6 @@ impl Rate {
         self.sense.forget_losses();
         self.loss = 0.0;
         self.law.follow_anew();
-        if self.law.rate < self.initial / TIMID {
-            self.search_again(now);
-        }
     }
 
     /// Begins the search for the rate again: what was known is out of date.
@@ -320,6 +321,14 @@ impl Rate {
     /// Whether the search waits for reports: it began, or made a step, less than `SEEK_PATIENCE` ago.
     pub(super) fn is_seeking(&self, now: Instant) -> bool {
         self.law.is_seeking() && now.since(self.cut_or_raised) < SEEK_PATIENCE
+    }
+
+    /// Bits per second that the reports of all receivers together may take, at least 1.
+    pub(super) fn reports_bits_per_second(&self, now: Instant) -> u32 {
+        let part = |share: u64| u128::from(self.bits_per_second()) * u128::from(share) / 1_000_000;
+        let most = part(if self.is_seeking(now) { REPORTS_SHARE_SEEKING } else { REPORTS_SHARE });
+        let slow = part(REPORTS_SHARE_SLOW).min(u128::from(REPORTS_BITS));
+        u32::try_from(most.max(slow).max(1)).unwrap_or(u32::MAX)
     }
 
     /// How long packets to the median receiver waited in queues lately; `None` if no receiver told.

@@ -48,14 +48,10 @@ const STATUS_IDLE_MIN: Duration = Duration::from_millis(2);
 const STATUS_IDLE_MAX: Duration = Duration::from_millis(200);
 /// A report that changes what is pending is answered by a STATUS, but STATUS packets are at least this far apart.
 const STATUS_SPACING: Duration = Duration::from_millis(1);
-/// Share of the rate that all receivers together use for empty NEEDs, in parts per million.
-const REPORT_SHARE: u64 = 4_000;
-/// Bytes of such a report on the wire.
+/// Bytes of an empty NEED on the wire.
 const REPORT_BYTES: u64 = 150;
-/// Shortest report interval.
+/// Shortest report interval; and while the server searches for the rate.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(10);
-/// The same share and minimum while the server searches for the rate: each step of the search waits for reports.
-const REPORT_SHARE_SEEKING: u64 = 6_000;
 const REPORT_INTERVAL_SEEKING: Duration = Duration::from_millis(4);
 /// Longest report interval: `REPORT_INTERVAL_MAX`, or `REPORT_INTERVAL_EACH` per receiver if that is longer.
 const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
@@ -378,7 +374,7 @@ impl Server {
             timestamp_us: micros(now),
             cursor: self.schedule.cursor(),
             idle: self.is_empty(),
-            queue: self.rate.typical_queue(now).map(queue_steps),
+            queue: self.rate.typical_queue(now).and_then(queue_steps),
             receivers,
             report_interval,
             echo,
@@ -390,16 +386,15 @@ impl Server {
         self.control(now, packet)
     }
 
-    /// How long each receiver may be silent, such that all receivers together stay below their share of the rate.
+    /// How long each receiver may be silent, such that all receivers together report no more than they may.
     fn report_interval(&mut self, now: Instant) -> Duration {
         let receivers = self.members.reporting(now).max(1);
         let most = REPORT_INTERVAL_MAX.max(REPORT_INTERVAL_EACH * receivers);
-        let (share, least) = match self.rate.is_seeking(now) {
-            true => (REPORT_SHARE_SEEKING, REPORT_INTERVAL_SEEKING),
-            false => (REPORT_SHARE, REPORT_INTERVAL_MIN),
-        };
-        let interval =
-            self.time_of(REPORT_BYTES * u64::from(receivers) * 1_000_000 / share).clamp(least, most);
+        let is_seeking = self.rate.is_seeking(now);
+        let least = if is_seeking { REPORT_INTERVAL_SEEKING } else { REPORT_INTERVAL_MIN };
+        let bits = REPORT_BYTES * 8 * u64::from(receivers);
+        let interval = Duration::from_secs(bits) / self.rate.reports_bits_per_second(now);
+        let interval = interval.clamp(least, most);
         // When many newcomers turn out to be silent the interval becomes much shorter. If they only had no time to
         // report, all of them would report at once; in small steps some are heard first, and count again.
         self.report_interval = interval.max(self.report_interval * 3 / 4);

@@ -16,14 +16,12 @@ pub(in crate::multicast) const STATUS_RANGES_MAX: usize = 40;
 pub(in crate::multicast) const STATUS_REPAIRS_MAX: usize = 40;
 /// Unit of [`Status::queue`], in microseconds.
 pub(in crate::multicast) const QUEUE_STEP_US: u32 = 250;
-const QUEUE_STEPS_MAX: u8 = 254;
 /// Longest report interval that a receiver accepts.
 const REPORT_INTERVAL_MAX_US: u32 = 60_000_000;
 
-/// A time in a queue as [`Status::queue`] has it.
-pub(in crate::multicast) fn queue_steps(time: Duration) -> u8 {
-    u8::try_from(time.as_micros() / u128::from(QUEUE_STEP_US))
-        .map_or(QUEUE_STEPS_MAX, |steps| steps.min(QUEUE_STEPS_MAX))
+/// A time in a queue as [`Status::queue`] has it; `None` if it is too long for that.
+pub(in crate::multicast) fn queue_steps(time: Duration) -> Option<u8> {
+    u8::try_from(time.as_micros() / u128::from(QUEUE_STEP_US)).ok().filter(|steps| *steps < u8::MAX)
 }
 
 /// A checked packet of the server. Its payload is borrowed from the datagram.
@@ -60,7 +58,7 @@ pub struct Status {
     /// Nothing is left to send: a receiver that misses something should request it now.
     pub idle: bool,
     /// How long packets to the median receiver waited in queues lately, in steps of [`QUEUE_STEP_US`]; `None` if
-    /// unknown; 254 is that or more. A receiver whose packets wait longer is behind a port that others do not share.
+    /// unknown, or 255 or more. A receiver whose packets wait longer is behind a port that others do not share.
     pub queue: Option<u8>,
     /// Number of receivers.
     pub receivers: u32,
@@ -168,5 +166,17 @@ impl<'a> Downstream<'a> {
             kind::BYE => Err(Reject::Length),
             _ => Err(Reject::Unknown),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_is_too_long_to_tell_is_not_told() {
+        let steps = |us: u64| queue_steps(Duration::from_micros(us));
+        assert_eq!([steps(0), steps(8_200), steps(63_749)], [Some(0), Some(32), Some(254)]);
+        assert_eq!([steps(63_750), steps(335_000)], [None, None]);
     }
 }

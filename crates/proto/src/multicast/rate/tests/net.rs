@@ -23,6 +23,8 @@ pub(super) struct Port {
     pub rate: f64,
     pub buffer: f64,
     pub loss_per_million: u32,
+    /// Bytes that pass at once after a pause.
+    pub bucket: f64,
     backlog: f64,
     at: u64,
     last: u64,
@@ -30,12 +32,17 @@ pub(super) struct Port {
 
 impl Port {
     pub(super) fn new(rate: f64, buffer: u64) -> Self {
-        Self { rate, buffer: buffer as f64, loss_per_million: 0, backlog: 0.0, at: 0, last: 0 }
+        Self { rate, buffer: buffer as f64, loss_per_million: 0, bucket: 0.0, backlog: 0.0, at: 0, last: 0 }
     }
 
-    /// Bytes that wait at `now`.
+    /// A port that lets so many bytes pass at once after a pause, like one whose rate is limited.
+    pub(super) fn with_bucket(self, bytes: u64) -> Self {
+        Self { bucket: bytes as f64, backlog: -(bytes as f64), ..self }
+    }
+
+    /// Bytes that wait at `now`; below 0 those that may pass at once.
     pub(super) fn backlog(&mut self, now: u64) -> f64 {
-        self.backlog = (self.backlog - self.rate / 8e9 * (now - self.at) as f64).max(0.0);
+        self.backlog = (self.backlog - self.rate / 8e9 * (now - self.at) as f64).max(-self.bucket);
         self.at = now;
         self.backlog
     }
@@ -43,7 +50,7 @@ impl Port {
     /// When a packet that arrives at `now` leaves the queue; `Err` with that time if the packet finds no room.
     pub(super) fn pass(&mut self, now: u64, bytes: u64) -> Result<u64, u64> {
         let through = self.backlog(now) + bytes as f64;
-        let when = now + (through * 8e9 / self.rate) as u64;
+        let when = now + (through.max(0.0) * 8e9 / self.rate) as u64;
         if through > self.buffer {
             return Err(when);
         }
@@ -158,6 +165,12 @@ impl Net {
         self.servers.last_mut().unwrap()
     }
 
+    /// The host is silent at first.
+    pub(super) fn reports_after(&mut self, host: usize, time: u64) {
+        let now = self.now;
+        self.servers.iter_mut().for_each(|server| server.listeners[host].report_at = now + time);
+    }
+
     pub(super) fn tcp(&mut self, after: u64, host: usize) {
         let begins = self.now + after;
         self.flows.push((host, Tcp::new(begins)));
@@ -266,8 +279,8 @@ impl Net {
                 lost: listener.lost,
                 crowded: host.crowded,
             };
-            let bits = server.rate.bits_per_second() as f64 * 0.004;
-            let interval = (f64::from(receivers) * 130.0 * 8.0 / bits * 1e9).clamp(10e6, 60e9) as u64;
+            let bits = f64::from(server.rate.reports_bits_per_second(Instant(now)));
+            let interval = (f64::from(receivers) * 150.0 * 8.0 / bits * 1e9).clamp(10e6, 60e9) as u64;
             listener.report_at = now + interval / 2 + self.chance.below(interval);
             if listener.arrived > 0 {
                 server.rate.feedback(Instant(now), &report, receivers);
