@@ -134,6 +134,7 @@ impl Driver {
             self.end_if_deserted();
             match self.send_some() {
                 Waiting::No => {}
+                _ if self.is_done() => {}
                 waiting => self.wait(waiting),
             }
         }

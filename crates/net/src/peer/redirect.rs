@@ -22,6 +22,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::api::{Key, Name, SwarmGrant, TransferKey};
 use crate::clock::Clock;
+use crate::udp;
+use crate::waker::Waker;
 
 /// Shortest time between two reports of a member, and the part of it for each member of its swarm.
 const REPORT_MS: u64 = 50;
@@ -41,6 +43,7 @@ struct Shared {
     clock: Clock,
     redirector: Mutex<Redirector>,
     over: AtomicBool,
+    waker: Waker,
 }
 
 impl RedirectorServer {
@@ -53,12 +56,13 @@ impl RedirectorServer {
             |error| Error::from_source(ErrorKind::Io, format!("take packets of peers on {listen}"), error);
         let socket = UdpSocket::bind(listen).map_err(context)?;
         let port = socket.local_addr().map_err(context)?.port();
-        socket.set_read_timeout(Some(WAIT_MAX)).map_err(context)?;
+        socket.set_nonblocking(true).map_err(context)?;
         let shared = Arc::new(Shared {
             key: hmac::Key::new(hmac::HMAC_SHA256, secret),
             clock: Clock::start(),
             redirector: Mutex::new(Redirector::new(RedirectorConfig::default())),
             over: AtomicBool::new(false),
+            waker: Waker::new().map_err(context)?,
         });
         let ours = Arc::clone(&shared);
         let spawned = std::thread::Builder::new().name("redirector".into()).spawn(move || ours.run(&socket));
@@ -131,6 +135,7 @@ impl RedirectorServer {
 impl Drop for RedirectorServer {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
+        self.shared.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -163,8 +168,10 @@ impl Shared {
                         let _ = socket.send_to(&answer, from);
                     }
                 }
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    self.redirector.lock().handle_timeout(self.clock.now());
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !udp::wait(&[socket, &self.waker], None, WAIT_MAX).unwrap_or(false) {
+                        self.redirector.lock().handle_timeout(self.clock.now());
+                    }
                 }
                 // Errors that the network signalled for an earlier answer.
                 Err(_) => {}
