@@ -89,6 +89,32 @@ fn program(site: &Site, name: &str, script: &str) -> String {
 }
 
 #[test]
+fn what_a_host_missed_that_logs_in_later_is_sent_again_and_not_by_another_host() {
+    let Some(site) = Site::new(2, 64) else { return };
+    (1..3).for_each(|host| site.star.shape_host(host, 50_000_000, 1 << 20).unwrap());
+    let early = site.star.host(1).namespace();
+    let count = |what: &str| format!("ip netns exec {early} cat /sys/class/net/eth0/statistics/{what}_bytes");
+    // A quarter of the disk is sent. The second host begins when the first one has half of that.
+    let script = format!(
+        "#!/bin/sh\ncase \"$SSH_CONNECTION\" in *' {} '*) until [ $({}) -gt {} ]; do :; done;; esac\n\
+         exec DISKCAST \"$@\"\n",
+        site.star.host(2).ipv4(),
+        count("rx"),
+        8 << 20
+    );
+    let (hosts, target) = (site.hosts(&["1", "2"]), site.path("{host}.img"));
+    let (exit, said) =
+        site.deploy_by(&program(&site, "late", &script), &["--to", &hosts, "--target", &target]);
+    assert_eq!(exit, Some(0), "{said:#?}");
+    for host in ["host1", "host2"] {
+        assert_same(&site.disk, &site.bench.path(&format!("{host}.img")));
+    }
+    let sent = Command::new("sh").args(["-c", &count("tx")]).output().unwrap();
+    let sent: u64 = String::from_utf8_lossy(&sent.stdout).trim().parse().unwrap();
+    assert!(sent < 3 << 20, "{sent} bytes from the first host");
+}
+
+#[test]
 fn hosts_get_the_image_and_those_that_can_not_are_named() {
     let Some(site) = Site::new(3, 8) else { return };
     let target = site.path("{host}.img");

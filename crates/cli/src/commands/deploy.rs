@@ -55,6 +55,8 @@ fn deploy(context: &Context, args: &Args) -> Result<()> {
     let jobs: Vec<_> = drafts.iter().map(|draft| draft.job(&serving, (&reference, version))).collect();
     let ssh = by.ssh();
     let done = perform(context, (&entries, &jobs), (version, rules), &Way::Ssh(&ssh, None))?;
+    // The server takes its time to end: nobody has to wait for that to know how it went.
+    let reported = report(context, args, (&reference, &entries), &done);
     drop(serving);
-    report(context, args, (&reference, &entries), &done)
+    reported
 }

@@ -103,6 +103,8 @@ impl Source {
                 rate_floor_bits_per_second: RATE_FLOOR,
                 encrypted: true,
                 ttl: 1,
+                // Logins take their time, and all wait for the last host.
+                resends: true,
             }),
             token_lifetime: std::time::Duration::from_secs(TOKEN_SECONDS),
             token_out: None,
