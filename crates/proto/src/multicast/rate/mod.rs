@@ -48,7 +48,7 @@
 //! **Bounds.** Packets are spaced. A run takes at most half a millisecond. A driver that wakes up late may catch up
 //! by a millisecond or 128 KiB, whichever is less; one whose processor is busy by as much as it was late, or 256 KiB.
 //! After a second without a report the rate is halved each second, down to `floor`. The next report begins the search
-//! again, from `initial`: the cause may have been a cable, or a receiver that never heard a packet. A report of a
+//! again, from the rate that was found, or `initial`: the cause may have been a cable, or a receiver that never heard a packet. A report of a
 //! receiver to which no packet arrived yet says nothing else.
 //!
 //! **Sources of the constants.** 4 ms exceed the jitter of busy hosts (after the minimum is taken), and fit the 32 to
@@ -144,8 +144,9 @@ pub(super) struct Rate {
     /// The queue at the last cut, in seconds.
     cut_queue: f64,
     heard_at: Instant,
-    /// The rate was halved since the last report.
+    /// The rate was halved since the last report; the one from which the search begins then.
     faded: bool,
+    resumes_at: f64,
     /// When the search began.
     search_from: Instant,
     /// The highest rate that was set, and the one that leaves room for other traffic.
@@ -154,7 +155,6 @@ pub(super) struct Rate {
     crowded: Option<Crowded>,
     /// The median of the receivers' queues, in seconds, at each look within `TYPICAL`.
     queues: VecDeque<(Instant, f64)>,
-    initial: f64,
     loss: f64,
     packet_bits: f64,
     /// The largest number of receivers so far whose reports the rate is based on.
@@ -186,12 +186,12 @@ impl Rate {
             cut_queue: 0.0,
             heard_at: now,
             faded: false,
+            resumes_at: initial,
             search_from: now,
             ceiling,
             room: f64::MAX,
             crowded: None,
             queues: VecDeque::new(),
-            initial,
             loss: 0.0,
             packet_bits: PACKET_BITS,
             judges: 1,
@@ -224,7 +224,9 @@ impl Rate {
         self.sent_bytes += wire_bytes;
         if now.since(self.heard_at) >= SILENCE {
             self.heard_at = now;
-            self.faded = true;
+            if !std::mem::replace(&mut self.faded, true) && !self.law.is_seeking() {
+                self.resumes_at = self.law.rate;
+            }
             self.law.fade();
             self.pacer.set_rate(self.bits_per_second());
         }
@@ -260,9 +262,10 @@ impl Rate {
         self.law.follow_anew();
     }
 
-    /// Begins the search for the rate again: what was known is out of date.
+    /// Begins the search for the rate again: what was known is out of date. A rate that was found is the best guess: if
+    /// receivers were merely silent, a much higher one would fill a slow link's queue.
     fn search_again(&mut self, now: Instant) {
-        self.law.search_again(seconds(now), self.initial);
+        self.law.search_again(seconds(now), self.resumes_at);
         self.sense = Sense::default();
         (self.looked_at, self.sent_bytes, self.search_from) = (now, 0, now);
         (self.view_from, self.cut_or_raised, self.heard_at) = (now, now, now);

@@ -136,6 +136,21 @@ fn who_comes_later_does_not_let_a_slow_link_overflow() {
 }
 
 #[test]
+fn receivers_that_were_silent_find_the_rate_that_was() {
+    let mut net = Net::new(&vec![Port::new(25.0 * M, 1024 * KIB); 4]);
+    net.server(0, 250_000_000, Port::new(250.0 * M, 192 * KIB));
+    net.run(3 * SECOND);
+    (0..4).for_each(|host| net.reports_after(host, 3 * SECOND / 2));
+    for _ in 0..400 {
+        net.run(10 * MS);
+        let rate = net.servers[0].rate.bits_per_second();
+        assert!(net.trace || rate < 75_000_000, "{rate} bit/s at {} ms", net.now / MS);
+    }
+    let outcome = outcome("silent".into(), &net, 5000, 7000, 25.0 * M);
+    net.demand(outcome.sum > 0.95, &outcome);
+}
+
+#[test]
 fn whose_link_is_slow_does_not_slow_those_that_come_later() {
     for rate in [1.0 * M, 10.0 * M] {
         let mut ports = vec![Port::new(100.0 * M, 256 * KIB); 4];
