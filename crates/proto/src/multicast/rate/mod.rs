@@ -48,8 +48,8 @@
 //! **Bounds.** Packets are spaced. A run takes at most half a millisecond. A driver that wakes up late may catch up
 //! by a millisecond or 128 KiB, whichever is less; one whose processor is busy by as much as it was late, or 256 KiB.
 //! After a second without a report the rate is halved each second, down to `floor`. The next report begins the search
-//! again, from the rate that was found, or `initial`: the cause may have been a cable, or a receiver that never heard a packet. A report of a
-//! receiver to which no packet arrived yet says nothing else.
+//! again, from the rate that was found, or `initial`: the cause may have been a cable, or a receiver that never heard a
+//! packet. A report of a receiver to which no packet arrived yet says nothing else.
 //!
 //! **Sources of the constants.** 4 ms exceed the jitter of busy hosts (after the minimum is taken), and fit the 32 to
 //! 64 KiB that a port of a small switch has at 100 Mbit/s. 25 ms are two reports of one receiver. The others were
