@@ -125,7 +125,7 @@ const SEEK_PATIENCE: Duration = Duration::from_millis(100);
 const REPORTS_SHARE: u64 = 4_000;
 const REPORTS_SHARE_SEEKING: u64 = 6_000;
 const REPORTS_SHARE_SLOW: u64 = 20_000;
-const REPORTS_BITS: u64 = 500_000;
+const REPORTS_BITS: u64 = 400_000;
 /// Bits of the largest packet that is assumed.
 const PACKET_BITS: f64 = 8.0 * 1514.0;
 
