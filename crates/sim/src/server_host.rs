@@ -72,6 +72,7 @@ pub(crate) struct ServerHost {
     /// The earliest time for which its timer is set.
     pub timer: Option<Instant>,
     pub in_memory: BTreeSet<u64>,
+    /// Nobody is in its session, as far as it knows: like the driver in `net`, it begins so.
     pub deserted: bool,
     cache_bytes: u64,
     rate: RateConfig,
@@ -85,7 +86,7 @@ impl ServerHost {
             shape: truth.shape,
             timer: None,
             in_memory: BTreeSet::new(),
-            deserted: false,
+            deserted: true,
             cache_bytes: scenario.cache_bytes,
             rate: scenario.rate(),
             admitted: 0,
@@ -98,7 +99,7 @@ impl ServerHost {
     pub(crate) fn start(&mut self, now: Instant, truth: &Truth) {
         self.shape.epoch += 1;
         self.in_memory.clear();
-        (self.timer, self.admitted) = (None, 0);
+        (self.timer, self.admitted, self.deserted) = (None, 0, true);
         self.machine = Some(Server::new(
             now,
             ServerConfig {

@@ -28,6 +28,13 @@ fn many_seeds_of_mixed_faults_pass() {
 }
 
 #[test]
+fn seeds_that_once_broke_a_rule_pass() {
+    // A server that starts again when its last receiver is done has a session that nobody ever joined.
+    let outcome = run(&Scenario::mixed(71_204_280_598_584));
+    assert!(outcome.violations.is_empty(), "{:#?}", outcome.violations);
+}
+
+#[test]
 fn heavy_loss_slow_ports_and_long_objects_pass() {
     for_seeds(HARSH_SEEDS, |seed| {
         let outcome = run(&Scenario::harsh(seed));

@@ -410,6 +410,7 @@ pub(crate) fn number(text: &str, name: &str) -> u64 {
 pub(crate) fn assert_noticed(image: &Path, cases: &[(usize, &[u8], &str)]) {
     let (sound, warnings) = (fs::read(image).unwrap(), map_of(image).warnings);
     for &(offset, bytes, why) in cases {
+        assert_ne!(&sound[offset..offset + bytes.len()], bytes, "bytes at {offset} change nothing");
         write_at(image, offset as u64, bytes);
         assert_whole(&map_of(image), why, &format!("bytes at {offset}"));
         write_at(image, offset as u64, &sound[offset..offset + bytes.len()]);
