@@ -157,11 +157,6 @@ impl Intake {
         self.object_bytes_max
     }
 
-    /// What wakes the thread that takes objects.
-    pub(super) fn shared_waker(&self) -> Arc<Waker> {
-        Arc::clone(&self.waker)
-    }
-
     /// Whether the fetch itself failed, and not just a session.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
@@ -221,7 +216,7 @@ impl Intake {
         Ok(installer.missing().is_empty())
     }
 
-    /// Fetches missing chunks by unicast, few at a time, until `is_over`, which is asked whenever the waker was woken.
+    /// Fetches missing chunks by unicast, few at a time, until `is_over`, which is asked every [`ASIDE_WAIT`] at least.
     /// What is under way then arrives in the next session.
     pub(super) fn pull_aside(&mut self, is_over: impl Fn() -> bool) -> Result<()> {
         let Stage::Chunks(_, installer) = &self.stage else { return Ok(()) };

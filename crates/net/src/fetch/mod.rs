@@ -21,7 +21,7 @@ mod unicast_fallback;
 mod version;
 
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result, chain};
@@ -231,15 +231,12 @@ impl Fetch<'_> {
         if self.intake.missing_bytes() < SESSION_BYTES_MIN {
             return Ok(false);
         }
-        let (stop, waker, heard) = (&self.options.stop, self.intake.shared_waker(), OnceLock::new());
+        let stop = &self.options.stop;
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                heard.get_or_init(|| setback::is_flooded(group, interface, stop));
-                waker.wake();
-            });
-            self.intake.pull_aside(|| heard.get().is_some())
-        })?;
-        heard.into_inner().expect("the thread has ended")
+            let listens = scope.spawn(|| setback::is_flooded(group, interface, stop));
+            self.intake.pull_aside(|| listens.is_finished())?;
+            listens.join().expect("it does not panic")
+        })
     }
 
     /// Takes part in sessions until everything has arrived (`None`) or multicast does not work.

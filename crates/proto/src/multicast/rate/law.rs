@@ -69,6 +69,8 @@ const OWN_QUEUE: f64 = 0.006;
 const FILLED_PART: f64 = 0.6;
 const FILLED_TIME: f64 = 0.5;
 const FILLED_CUTS: u32 = 4;
+/// Such a flow keeps the queue at this part of its longest; a queue that shrinks with each cut is the rate's own.
+const FILLED_QUEUE_PART: f64 = 0.9;
 /// If less than this part of what is sent is delivered, the rate itself fills the queue.
 const FLAT_PART: f64 = 0.85;
 /// While competing, loss beyond the baseline of this part is a sign to yield.
@@ -108,12 +110,13 @@ enum Mode {
     Compete(Compete),
 }
 
-/// Cuts after which the queue did not drain: time and rate of the first, and their number.
+/// Cuts after which the queue did not drain: time and rate of the first, their number, and the longest queue at one.
 #[derive(Debug, Clone, Copy)]
 struct Streak {
     since: f64,
     from: f64,
     cuts: u32,
+    queue: f64,
 }
 
 /// This machine's own link, while it is the limit and others use it, too.
@@ -425,14 +428,16 @@ impl Law {
 
     fn cut(&mut self, look: &Look, view: View, factor: f64) -> Verdict {
         self.queued_at = look.now;
-        let fresh = Streak { since: look.now, from: self.rate, cuts: 0 };
+        let fresh = Streak { since: look.now, from: self.rate, cuts: 0, queue: 0.0 };
         let streak = self.streak.get_or_insert(fresh);
         if look.delivered < FLAT_PART * self.sent.min(look.sent) {
             // The rate is far too high: that the queue has not drained yet is no sign of another flow.
             *streak = fresh;
         }
         streak.cuts += 1;
-        let tried = streak.cuts > FILLED_CUTS && look.now - streak.since > FILLED_TIME;
+        streak.queue = streak.queue.max(view.queue);
+        let kept = view.queue >= FILLED_QUEUE_PART * streak.queue;
+        let tried = kept && streak.cuts > FILLED_CUTS && look.now - streak.since > FILLED_TIME;
         let again = look.now < self.doubt_until && streak.cuts > AGAIN_CUTS;
         if again || tried && self.rate < FILLED_PART * streak.from {
             // What was yielded until now went to the other flow, so take most of it back.

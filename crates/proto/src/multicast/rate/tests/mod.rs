@@ -119,6 +119,23 @@ fn a_limited_port_that_lets_a_burst_pass_first_is_soon_found_to_be_slow() {
 }
 
 #[test]
+fn a_long_queue_of_its_own_is_no_other_flow() {
+    for hosts in [3, 16] {
+        for seed in 0..20 {
+            let mut net = Net::new(&vec![Port::new(25.0 * M, 1024 * KIB).with_bucket(128 * KIB); hosts]);
+            net.chance = base::Chance::from_seed(seed);
+            net.server(0, 250_000_000, Port::new(250.0 * M, 192 * KIB));
+            (hosts / 2..hosts).for_each(|host| net.reports_after(host, host as u64 * SECOND / 8));
+            for _ in 0..300 {
+                net.run(10 * MS);
+                let competes = net.servers[0].rate.law_name() == "compete";
+                assert!(!competes, "{hosts} hosts, seed {seed}, at {} ms", net.now / MS);
+            }
+        }
+    }
+}
+
+#[test]
 fn who_comes_later_does_not_let_a_slow_link_overflow() {
     let mut net = Net::new(&vec![Port::new(25.0 * M, 1024 * KIB); 16]);
     net.server(0, 250_000_000, Port::new(250.0 * M, 192 * KIB));
