@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
 use proto::multicast::Key;
 use proto::peer::{
-    AVOIDED_MAX, MemberId, Offer, Offered, PACKET_BYTES_MAX, Packet, Part, Report, Request, SwarmId, Window,
-    batch_of, open, peek, seal_packet,
+    AVOIDED_MAX, Hearing, MemberId, Offer, Offered, PACKET_BYTES_MAX, Packet, Part, Report, Request, SwarmId,
+    Window, batch_of, open, peek, seal_packet,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -73,6 +74,7 @@ pub struct Node {
     shared: Arc<Shared>,
     over: Arc<AtomicBool>,
     answers: Receiver<Answer>,
+    hearing: Mutex<Hearing>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -140,7 +142,7 @@ impl Node {
             let listen = move || upload::listen(&listener, &upload, &upload_over);
             threads.push(thread("peer-listen", listen).map_err(context)?);
         }
-        Ok(Self { shared, over, answers, threads })
+        Ok(Self { shared, over, answers, hearing: Mutex::default(), threads })
     }
 
     /// The objects that it holds for others. Only verified ones may be put there.
@@ -198,6 +200,11 @@ impl Node {
     /// Answers to requests.
     pub(super) fn answers(&self) -> &Receiver<Answer> {
         &self.answers
+    }
+
+    /// Whether anybody answered the last pull's requests.
+    pub(super) fn hearing(&self) -> &Mutex<Hearing> {
+        &self.hearing
     }
 
     pub(super) fn transfer_key(&self) -> &[u8; 32] {

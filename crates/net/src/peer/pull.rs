@@ -67,7 +67,7 @@ impl Node {
             request_objects: (REQUEST_BYTES / want.object_bytes.max(1)).max(2),
             fan_in: FAN_IN,
         };
-        let mut seeker = Seeker::new(config);
+        let mut seeker = Seeker::new(config).with_hearing(clock.now(), *self.hearing().lock());
         want.objects.iter().cloned().flatten().for_each(|object| seeker.want(object));
         // Answers to an earlier pull.
         while self.answers().try_recv().is_ok() {}
@@ -99,6 +99,7 @@ impl Node {
             puller.end();
             outcome.map(|()| puller.answer_times)
         });
+        *self.hearing().lock() = seeker.hearing();
         let answer_times = outcome?;
         let (missing, counters) = (seeker.missing(), seeker.counters());
         Ok(Pulled { missing, peer_bytes: peer_bytes.into_inner(), counters, answer_times })
@@ -169,14 +170,14 @@ impl<'scope, 'env> Puller<'scope, 'env> {
                 seeker.handle_timeout(now);
                 self.tell(seeker.counters());
             }
-            while let Some(action) = seeker.poll_action() {
-                self.obey(action);
-            }
             while let Some((number, request)) = seeker.poll_request(now) {
                 if self.asked.len() < TIMES_MAX {
                     self.asked.entry(number).or_insert(now);
                 }
                 self.node.ask(number, request);
+            }
+            while let Some(action) = seeker.poll_action() {
+                self.obey(action);
             }
             let most = if seeker.missing() > 0 { WAIT_MAX } else { IDLE_MAX };
             let wait = seeker.poll_timeout(now).map_or(most, |due| due.since(now)).min(most);

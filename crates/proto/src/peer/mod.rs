@@ -22,7 +22,7 @@ mod wire;
 pub use availability::{Availability, BATCH_OBJECTS, Part, batch_of};
 pub use kept::is_kept;
 pub use redirector::{Choice, Chosen, Contact, Redirector, RedirectorConfig, RedirectorCounters, SwarmView};
-pub use seeker::{Action, Seeker, SeekerConfig, SeekerCounters, Source};
+pub use seeker::{Action, Hearing, Seeker, SeekerConfig, SeekerCounters, Source};
 pub use wire::packet::{
     AVOIDED_MAX, MemberId, Offer, Offered, PACKET_BYTES_MAX, Packet, Peek, Reject, Report, Request, SwarmId,
     VERSION, Window, open, peek, seal_packet,

@@ -21,6 +21,11 @@ impl World {
         if seeker.poll_timeout(now).is_some_and(|due| due <= now) {
             seeker.handle_timeout(now);
         }
+        while let Some((number, request)) = self.members[who].seeker.poll_request(now) {
+            self.checker.requested(now, who);
+            let bytes = sealed(name(who), number, &Packet::Request(request));
+            self.send(now, To::Server, who, 0, bytes);
+        }
         while let Some(action) = self.members[who].seeker.poll_action() {
             match action {
                 Action::Pull { member, address, part } => {
@@ -44,11 +49,6 @@ impl World {
             let at = self.server_free_at.max(now) + self.scenario.object_time;
             self.server_free_at = at;
             self.queue.push(at + self.scenario.round_trip, Event::FromServer { who, object });
-        }
-        while let Some((number, request)) = self.members[who].seeker.poll_request(now) {
-            self.checker.requested(now, who);
-            let bytes = sealed(name(who), number, &Packet::Request(request));
-            self.send(now, To::Server, who, 0, bytes);
         }
         let member = &mut self.members[who];
         if let Some(due) = member.seeker.poll_timeout(now)

@@ -5,6 +5,7 @@
 //! what came of it. Every wait is bounded: in the end the server is asked.
 
 mod counters;
+mod hearing;
 mod known;
 mod next;
 mod offers;
@@ -23,6 +24,7 @@ use base::{Duration, Instant};
 use super::availability::{Availability, Part, batch_of};
 use super::wire::packet::{MemberId, Offer, Offered, Request};
 pub use counters::SeekerCounters;
+pub use hearing::Hearing;
 use known::Known;
 use patience::Patience;
 pub use pulls::Source;
@@ -146,8 +148,7 @@ pub struct Seeker {
     urgent: Urgent,
     scouts: Scouts,
     actions: VecDeque<Action>,
-    /// Requests in a row that were not answered.
-    deaf: u32,
+    hearing: Hearing,
     patience: Patience,
     /// Objects per second that arrived lately, as of `rated_at`.
     rate: f64,
@@ -175,12 +176,24 @@ impl Seeker {
             urgent: Urgent::default(),
             scouts: Scouts::default(),
             actions: VecDeque::new(),
-            deaf: 0,
+            hearing: Hearing::default(),
             patience: Patience::default(),
             rate: 0.0,
             rated_at: Instant::ZERO,
             counters: SeekerCounters::default(),
         }
+    }
+
+    /// The same, that goes on at `now` with what another one of the same member found out.
+    #[must_use]
+    pub fn with_hearing(self, now: Instant, hearing: Hearing) -> Self {
+        Self { hearing: hearing.carried_to(now), ..self }
+    }
+
+    /// Whether anybody answers.
+    #[must_use]
+    pub fn hearing(&self) -> Hearing {
+        self.hearing
     }
 
     /// The counters.
@@ -232,11 +245,17 @@ impl Seeker {
         if self.asked.len() >= REQUESTS_MAX {
             return None;
         }
-        let (part, why) = self.next_request(now)?;
-        self.patience.begin(now);
+        let (part, why) = loop {
+            let (part, why) = self.next_request(now)?;
+            self.patience.begin(now);
+            self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
+            if why != Why::Next || !self.hearing.is_in_vain(now, self.asked.len()) {
+                break (part, why);
+            }
+            self.ask_server(now, part);
+        };
         self.number = self.number.wrapping_add(1);
         self.counters.requests += 1;
-        self.out.set_mask(part.batch, self.out.mask(part.batch) | part.mask);
         let asked = Asked { number: self.number, part, tries: 1, due: now + ANSWER_AFTER, why };
         self.asked.push(asked);
         Some((self.number, self.request(now, &asked)))
@@ -336,7 +355,7 @@ impl Seeker {
         let Self { known, pulls, actions, .. } = self;
         let idle = known.idle(now, |member| pulls.has(Source::Member(member)));
         actions.extend(idle.into_iter().map(Action::Drop));
-        let tries_max = if self.deaf > 2 { 1 } else { TRIES_MAX };
+        let tries_max = self.hearing.tries_max();
         let is_over = |asked: &Asked| asked.due <= now && (asked.tries >= tries_max || asked.is_scout());
         while let Some(index) = self.asked.iter().position(is_over) {
             let asked = self.asked.swap_remove(index);
@@ -345,7 +364,7 @@ impl Seeker {
                 continue;
             }
             self.counters.unanswered += 1;
-            self.deaf += 1;
+            self.hearing.missed(now);
             match asked.why {
                 Why::Doubles | Why::Scouts(_) => self.give_back(asked.part),
                 Why::Next => self.ask_server(now, asked.part),
@@ -379,7 +398,8 @@ impl Seeker {
     }
 
     fn repeat(&mut self, now: Instant) -> Option<(u32, Request)> {
-        let is_due = |asked: &&mut Asked| asked.due <= now && asked.tries < TRIES_MAX && !asked.is_scout();
+        let tries_max = self.hearing.tries_max();
+        let is_due = |asked: &&mut Asked| asked.due <= now && asked.tries < tries_max && !asked.is_scout();
         let asked = self.asked.iter_mut().find(is_due)?;
         asked.due = now + ANSWER_AFTER * (1 << asked.tries);
         asked.tries += 1;

@@ -10,13 +10,13 @@ impl Seeker {
     /// The redirector, or the member to whom a switch passed the request, answers request `number`. `from` is where
     /// the answer came from.
     pub fn handle_offer(&mut self, now: Instant, number: u32, from: IpAddr, offer: &Offer) {
+        self.hearing.heard(number, self.number);
         let Some(index) = self.asked.iter().position(|asked| asked.number == number) else { return };
         let Part { batch, mask } = self.asked[index].part;
         let mask = mask & if offer.part.batch == batch { offer.part.mask } else { 0 };
         if mask == 0 {
             return;
         }
-        self.deaf = 0;
         let asked = self.asked.swap_remove(index);
         self.give_back(Part { batch, mask: asked.part.mask & !mask });
         // What has arrived meanwhile is not asked for.

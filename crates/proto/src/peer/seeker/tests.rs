@@ -1,6 +1,7 @@
 //! Tests of the seeker.
 #![expect(clippy::cast_possible_truncation, reason = "tests count to some hundreds")]
 
+mod deaf;
 mod silent;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -178,24 +179,6 @@ fn what_did_not_come_is_asked_for_before_anything_else() {
     let freed = parts(&mut seeker);
     let next = requests(&mut seeker, at(5));
     assert_eq!(next.first().map(|(_, part)| *part), Some(asked[0].1), "{freed:?}");
-}
-
-#[test]
-fn a_deaf_redirector_costs_a_second_and_then_the_server_is_asked() {
-    let mut seeker = seeker(32, 0);
-    let mut now = at(0);
-    let mut sent = 0;
-    loop {
-        sent += requests(&mut seeker, now).len();
-        if let Some((source, part)) = parts(&mut seeker).first().copied() {
-            assert_eq!((source, part.count()), (Source::Server, 32));
-            break;
-        }
-        now = seeker.poll_timeout(now).expect("a bounded wait");
-        seeker.handle_timeout(now);
-        assert!(now < at(3000));
-    }
-    assert_eq!((sent, seeker.counters().unanswered), (4, 1));
 }
 
 #[test]

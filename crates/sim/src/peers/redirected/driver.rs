@@ -137,6 +137,10 @@ impl Redirected {
         if seeker.poll_timeout(now).is_some_and(|due| due <= now) {
             seeker.handle_timeout(now);
         }
+        let has_room = !member.bounded || room >= member.window;
+        while has_room && let Some((number, request)) = seeker.poll_request(now) {
+            stage.ask(at, redirector, Message::Request(name(at), number, request, 0));
+        }
         while let Some(action) = seeker.poll_action() {
             match action {
                 Action::Pull { member: holder, part, .. } => {
@@ -161,10 +165,6 @@ impl Redirected {
         {
             member.ordered.push(chunk);
             stage.tell(at, server, Message::Fetch(chunk));
-        }
-        let has_room = !member.bounded || room >= member.window;
-        while has_room && let Some((number, request)) = seeker.poll_request(now) {
-            stage.ask(at, redirector, Message::Request(name(at), number, request, 0));
         }
         if let Some(due) = seeker.poll_timeout(now)
             && member.wakes.is_none_or(|wakes| wakes > due)
