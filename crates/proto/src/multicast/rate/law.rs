@@ -27,7 +27,7 @@ const FULL_TIME: f64 = 5.0;
 /// The longest known queue shrinks by this part per second, so that it is forgotten.
 const TALLEST_FADE: f64 = 0.2;
 /// Loss that exceeds the baseline by this is congestion.
-pub(super) const LOSS_HIGH: f64 = 0.02;
+pub(super) const LOSS_HIGH: f64 = 0.015;
 /// Factor of a cut.
 const CUT: f64 = 0.9;
 /// A cut lowers the rate at most to this part of what is delivered.
@@ -309,7 +309,7 @@ impl Law {
         let queued = view.queue_last > SEEK_QUEUE + 2.0 * look.packet;
         let lost = view.loss_last.beyond(loss.unwrap_or(0.1), 0.05);
         if queued || lost.is_some() {
-            if look.limited && queued && lost.is_none() {
+            if look.limited && queued && lost.is_none() && view.queue_last < own_queue(look) {
                 // The queue is in this machine's own socket: the rate of the link is found.
                 self.mode = Mode::Follow;
                 return Verdict::Calm;
@@ -399,8 +399,7 @@ impl Law {
         }
         if view.queue > high {
             let Some(slope) = self.slope else { return Verdict::Congested };
-            let own = OWN_QUEUE.min(OWN_QUEUE_BITS / look.sent.max(1.0));
-            let ours = look.limited && view.queue < own && slope < 0.05;
+            let ours = look.limited && view.queue < own_queue(look) && slope < 0.05;
             let draining = slope < -(view.queue / 0.4).clamp(0.03, 0.2);
             if ours || draining {
                 return Verdict::Congested;
@@ -470,4 +469,9 @@ impl Law {
         }
         Verdict::Congested
     }
+}
+
+/// Longest queue that can be in this machine's own socket and device, in seconds.
+fn own_queue(look: &Look) -> f64 {
+    OWN_QUEUE.min(OWN_QUEUE_BITS / look.sent.max(1.0))
 }

@@ -123,7 +123,7 @@ const SEEK_PATIENCE: Duration = Duration::from_millis(100);
 /// Parts of the rate, in millionths, that all reports together may take; while the search waits for them; and on slow
 /// links, up to `REPORTS_BITS` per second: with few reports a rate that is too high is noticed late.
 const REPORTS_SHARE: u64 = 4_000;
-const REPORTS_SHARE_SEEKING: u64 = 6_000;
+const REPORTS_SHARE_SEEKING: u64 = 8_000;
 const REPORTS_SHARE_SLOW: u64 = 20_000;
 const REPORTS_BITS: u64 = 400_000;
 /// Bits of the largest packet that is assumed.

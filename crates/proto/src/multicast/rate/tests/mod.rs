@@ -100,21 +100,29 @@ fn starts_ten_times_too_fast_and_recovers() {
 
 #[test]
 fn a_limited_port_that_lets_a_burst_pass_first_is_soon_found_to_be_slow() {
-    for (link, buffer, bucket, hosts, lost) in [
-        (25.0 * M, 1024 * KIB, 128 * KIB, 1, 0.08),
-        (25.0 * M, 1024 * KIB, 128 * KIB, 4, 0.01),
+    const SEEDS: u64 = 8;
+    // The part of the first four seconds' packets that is lost, on average: when the reports come decides.
+    for (link, buffer, bucket, hosts, most) in [
+        (25.0 * M, 1024 * KIB, 128 * KIB, 1, 0.01),
+        (25.0 * M, 1024 * KIB, 128 * KIB, 4, 0.02),
         (25.0 * M, 1024 * KIB, 128 * KIB, 16, 0.01),
         (25.0 * M, 64 * KIB, 128 * KIB, 16, 0.08),
-        (10.0 * M, 1024 * KIB, 256 * KIB, 16, 0.01),
-        (100.0 * M, 1024 * KIB, 1024 * KIB, 4, 0.12),
+        (10.0 * M, 1024 * KIB, 256 * KIB, 16, 0.04),
+        (100.0 * M, 1024 * KIB, 1024 * KIB, 4, 0.04),
     ] {
-        let port = Port::new(link, buffer).with_bucket(bucket);
-        let mut net = Net::new(&vec![port; hosts]);
-        net.server(0, 250_000_000, Port::new(link * 10.0, 192 * KIB));
-        net.run(4 * SECOND);
         let what = format!("{} Mbit/s {} + {} KiB {hosts} hosts", link / M, bucket / KIB, buffer / KIB);
-        let outcome = outcome(what, &net, 500, 4000, link);
-        net.demand(outcome.sum > 0.95 && outcome.lost[0] < lost, &outcome);
+        let mut lost = 0.0;
+        for seed in 0..SEEDS {
+            let port = Port::new(link, buffer).with_bucket(bucket);
+            let mut net = Net::new(&vec![port; hosts]);
+            net.chance = base::Chance::from_seed(seed);
+            net.server(0, 250_000_000, Port::new(link * 10.0, 192 * KIB));
+            net.run(4 * SECOND);
+            let outcome = outcome(what.clone(), &net, 500, 4000, link);
+            net.demand(outcome.sum > 0.95, &outcome);
+            lost += outcome.lost[0] / SEEDS as f64;
+        }
+        assert!(lost < most, "{what}: {lost:.4} lost");
     }
 }
 
@@ -313,7 +321,7 @@ fn small_buffers_do_with_little_loss() {
         net.run(4 * SECOND);
         let what = format!("{} Mbit/s {} KiB {hosts} hosts", link / M, buffer / KIB);
         let outcome = outcome(what, &net, 200, 4000, link);
-        net.demand(outcome.sum > 0.95 && outcome.lost[0] < 0.03, &outcome);
+        net.demand(outcome.sum > 0.95 && outcome.lost[0] < 0.02, &outcome);
     }
 }
 
