@@ -45,6 +45,9 @@ const SEEK_RAISED_DEEPEST: f64 = 0.33;
 /// A queue should drain in this time, but the rate is not lowered by more than this part for that.
 const DRAIN_TIME: f64 = 0.15;
 const DRAIN_PART: f64 = 0.3;
+/// For this time it drains for those that came before it, too, if they have become few: else it would stay with them.
+const DRAIN_LONG: f64 = 1.5;
+const DRAIN_LONG_PART: f64 = 0.35;
 /// Assumed age of a report, and the longest queue that is believed.
 const REPORT_AGE: f64 = 0.01;
 const QUEUE_CUT_MAX: f64 = 0.25;
@@ -262,7 +265,8 @@ impl Law {
         if let Some(own) = self.own {
             return self.share_own_link(look, view, own);
         }
-        if self.drained.is_some() && self.drain(look, view) && !look.fresh {
+        if self.drained.is_some() && self.drain(look, view) && (!look.fresh || self.others_drain(look, view))
+        {
             return Verdict::Congested;
         }
         let grown = self.queue_before.map(|before| (view.queue - before) / look.passed.max(0.001));
@@ -357,17 +361,26 @@ impl Law {
         (self.queue_before, self.slope) = (None, None);
     }
 
+    /// Whether the typical receiver has no queue, and those that were there at the last cut still have theirs, which
+    /// can drain in time: that of a slower link does not.
+    fn others_drain(&self, look: &Look, view: View) -> bool {
+        let low = QUEUE_LOW + look.packet;
+        let left = DRAIN_LONG - (look.now - self.cut_at);
+        view.queue_last <= low && (low..DRAIN_LONG_PART * left).contains(&view.queue_before)
+    }
+
     /// Whether the queue of the last cut is still there. While it is, the link is busy, so what is delivered is what
     /// it carries.
     fn drain(&mut self, look: &Look, view: View) -> bool {
+        let queue = if self.others_drain(look, view) { view.queue_before } else { view.queue_last };
         let Some(drained) = &mut self.drained else { return false };
-        if view.queue_last > QUEUE_LOW + look.packet {
+        if queue > QUEUE_LOW + look.packet {
             let Some(before) = self.borne.replace(look.delivered) else { return true };
             let borne = (before + look.delivered) / 2.0;
             self.borne = Some(borne);
             if self.rate > BORNE_EXCESS * before.max(look.delivered) {
                 *drained = drained.min(borne * DELIVERED_PART);
-                self.rate = *drained * (1.0 - (view.queue_last / DRAIN_TIME).min(DRAIN_PART));
+                self.rate = *drained * (1.0 - (queue / DRAIN_TIME).min(DRAIN_PART));
             }
             return true;
         }

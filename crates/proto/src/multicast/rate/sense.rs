@@ -63,6 +63,8 @@ impl Mark {
 /// What the recent reports of one receiver said.
 #[derive(Debug, Clone, Copy)]
 struct ReceiverHistory {
+    /// The era of its first report, and that of its marks.
+    born: u32,
     era: u32,
     older: Mark,
     newer: Mark,
@@ -127,6 +129,8 @@ pub(super) struct View {
     pub queue: f64,
     /// Its queue in its last report, in seconds.
     pub queue_last: f64,
+    /// The same of those that had reported before the last cut: who came later has nothing of the queue that was there.
+    pub queue_before: f64,
     /// The median of all receivers' queues in their last reports, in seconds. Of two, the mean.
     pub queue_median: f64,
     /// Its loss over `LOSS_WINDOW`.
@@ -160,6 +164,7 @@ impl Sense {
     pub(super) fn feedback(&mut self, now: Instant, report: &Feedback) {
         let mark = Mark { at: now, arrived: report.arrived, lost: report.lost };
         let new = ReceiverHistory {
+            born: self.era,
             era: self.era,
             older: mark,
             newer: mark,
@@ -174,7 +179,7 @@ impl Sense {
             history.last = mark;
         }
         if history.era != self.era && now >= self.era_from {
-            *history = ReceiverHistory { recent: history.recent, ..new };
+            *history = ReceiverHistory { born: history.born, recent: history.recent, ..new };
         }
         history.adopt(mark);
         let loss = if history.era == self.era { history.older.until(history.sure) } else { Loss::default() };
@@ -246,9 +251,13 @@ impl Sense {
         }
         let loss_last = most(last.iter().map(|sample| sample.loss_last).collect());
         let seconds = |us: u32| f64::from(us) / 1e6;
+        let born = |receiver| self.receivers.get(&receiver).map_or(self.era, |history| history.born);
+        let before = last.iter().filter(|sample| born(sample.receiver) < self.era);
+        let queue_last = typical(queues.iter().map(|(_, last)| *last))?;
         Some(View {
             queue: seconds(typical(queues.iter().map(|(least, _)| *least))?),
-            queue_last: seconds(typical(queues.iter().map(|(_, last)| *last))?),
+            queue_last: seconds(queue_last),
+            queue_before: seconds(typical(before.map(|sample| sample.queue_us)).unwrap_or(queue_last)),
             queue_median: median(queues.iter().map(|(_, last)| seconds(*last)).collect())?,
             loss: loss.unwrap_or_default(),
             loss_last: loss_last.unwrap_or_default(),

@@ -11,6 +11,7 @@ fn look(now: f64, queue: f64, loss: f64, sent: f64, delivered: f64) -> Look {
     let view = View {
         queue,
         queue_last: queue,
+        queue_before: queue,
         queue_median: queue,
         loss,
         loss_last: loss,

@@ -144,6 +144,26 @@ fn a_long_queue_of_its_own_is_no_other_flow() {
 }
 
 #[test]
+fn who_was_there_first_keeps_no_long_queue() {
+    for first in [1, 2, 3] {
+        for seed in 0..8 {
+            let port = Port::new(25.0 * M, 1024 * KIB).with_bucket(128 * KIB);
+            let mut net = Net::new(&vec![port; 16]);
+            net.chance = base::Chance::from_seed(seed);
+            net.server(0, 250_000_000, Port::new(250.0 * M, 192 * KIB));
+            (first..16).for_each(|host| net.joins_after(host, (4 + host as u64) * SECOND / 10));
+            net.run(4 * SECOND);
+            let now = net.now;
+            let queues: Vec<f64> =
+                net.hosts.iter_mut().map(|host| host.port.backlog(now) * 8e3 / host.port.rate).collect();
+            let what = format!("{first} first, seed {seed}, {queues:.0?} ms");
+            let outcome = outcome(what, &net, 2000, 4000, 25.0 * M);
+            net.demand(queues[0] < 100.0 && outcome.sum > 0.9, &outcome);
+        }
+    }
+}
+
+#[test]
 fn who_comes_later_does_not_let_a_slow_link_overflow() {
     let mut net = Net::new(&vec![Port::new(25.0 * M, 1024 * KIB); 16]);
     net.server(0, 250_000_000, Port::new(250.0 * M, 192 * KIB));

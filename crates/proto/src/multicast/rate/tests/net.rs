@@ -85,6 +85,8 @@ pub(super) struct Host {
     pub busy: bool,
     /// Whether it asks for room for other traffic.
     pub crowded: bool,
+    /// Nothing enters its port before.
+    pub joins: u64,
     cpu: Cpu,
 }
 
@@ -126,6 +128,7 @@ impl Net {
             port: port.clone(),
             busy: false,
             crowded: false,
+            joins: 0,
             cpu: Cpu::default(),
         });
         let seed = std::env::var("RATE_SEED").map_or(7, |seed| seed.parse().expect("a number"));
@@ -163,6 +166,12 @@ impl Net {
             listeners: listeners.collect(),
         });
         self.servers.last_mut().unwrap()
+    }
+
+    /// The host joins later.
+    pub(super) fn joins_after(&mut self, host: usize, time: u64) {
+        self.reports_after(host, time);
+        self.hosts[host].joins = self.now + time;
     }
 
     /// The host is silent at first.
@@ -237,7 +246,8 @@ impl Net {
         }
         server.send(now, &mut self.chance);
         while let Some((_, stamp)) = server.transit.pop_front_if(|(at, _)| *at <= now) {
-            for (host, listener) in self.hosts.iter_mut().zip(&mut server.listeners) {
+            let listeners = self.hosts.iter_mut().zip(&mut server.listeners);
+            for (host, listener) in listeners.filter(|(host, _)| host.joins <= now) {
                 let (when, lost) = match host.port.pass(now, PACKET) {
                     Ok(when) => (when, self.chance.hits(host.port.loss_per_million)),
                     Err(when) => (when, true),
