@@ -27,9 +27,10 @@ pub struct MulticastOptions {
     /// Time to live of the packets: the number of routers that they may pass, plus one. With 1 they stay in the
     /// network.
     pub ttl: u8,
-    /// Whether a session sends again what receivers missed that came late, also if other machines have it. It is done
-    /// sooner where many come one after the other, and sends more where few do.
-    pub resends: bool,
+    /// Whether machines are known to come one soon after the other. Then the first does not begin alone, and a session
+    /// sends again what receivers missed that came late, also if other machines have it. It is done sooner where many
+    /// come, and sends more where few do.
+    pub together: bool,
 }
 
 /// The interface on which to multicast to the client at `peer`.
@@ -114,7 +115,7 @@ mod tests {
                 rate_floor_bits_per_second: 1,
                 encrypted: true,
                 ttl: 1,
-                resends: false,
+                together: false,
             };
             interface_towards(&options, "127.0.0.1:9".parse().unwrap()).is_ok_and(|found| found.loopback)
         };

@@ -178,7 +178,7 @@ impl Sessions {
         }
         let session = &running.as_ref().expect("just started").session;
         let mut grant = session.admit(request, peer.ip()).map_err(|error| refused(&base::chain(&error)))?;
-        let held = held.filter(|_| !options.resends);
+        let held = held.filter(|_| !options.together);
         grant.elsewhere = held.map(|held| session.elsewhere(held)).unwrap_or_default();
         self.receivers.admit(session.id(), peer.ip());
         Ok(grant)

@@ -24,6 +24,8 @@ pub(crate) struct Swarms {
     redirector: std::result::Result<RedirectorServer, String>,
     names: Mutex<HashMap<Name, Of>>,
     places: Places,
+    /// Machines are known to come one soon after the other.
+    together: bool,
 }
 
 /// What is known of a swarm beside its members.
@@ -37,11 +39,11 @@ struct Of {
 
 impl Swarms {
     /// The swarms of a server with `secret`, whose redirector takes packets at `listen`. Without it the server works as
-    /// before.
-    pub(crate) fn start(secret: &[u8; 32], listen: SocketAddr, places: Places) -> Self {
+    /// before. `together`: as in [`crate::MulticastOptions`].
+    pub(crate) fn start(secret: &[u8; 32], listen: SocketAddr, places: Places, together: bool) -> Self {
         let started = RedirectorServer::start(&blake3::derive_key(CONTEXT, secret), listen);
         let redirector = started.map_err(|error| chain(&error));
-        Self { redirector, names: Mutex::default(), places }
+        Self { redirector, names: Mutex::default(), places, together }
     }
 
     /// Admits a member at `address` to the swarm of `version`. Blocks: the first one of a version reads its tree.
@@ -74,7 +76,7 @@ impl Swarms {
             (of.objects, of.joined - 1, before.is_some_and(|before| before.elapsed() < JUST_NOW))
         };
         let grant = redirector.admit(swarm, objects, rank, self.places.of(address))?;
-        Ok(SwarmGrant { others: grant.others || just_now, ..grant })
+        Ok(SwarmGrant { others: grant.others || just_now || self.together, ..grant })
     }
 
     /// Whether somebody joined after the member of this rank.

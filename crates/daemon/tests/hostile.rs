@@ -30,7 +30,7 @@ fn on_loopback() -> MulticastOptions {
         rate_floor_bits_per_second: 1_000_000,
         encrypted: true,
         ttl: 1,
-        resends: false,
+        together: false,
     }
 }
 

@@ -51,7 +51,7 @@ fn deploy(context: &Context, args: &Args) -> Result<()> {
             Failure::new(Exit::Usage, text).hint("`diskcast serve` serves a repository; name it by --server")
         );
     }
-    let serving = source.serve(by.advertise.as_deref())?;
+    let serving = source.serve(by.advertise.as_deref(), drafts.len())?;
     let jobs: Vec<_> = drafts.iter().map(|draft| draft.job(&serving, (&reference, version))).collect();
     let ssh = by.ssh();
     let done = perform(context, (&entries, &jobs), (version, rules), &Way::Ssh(&ssh, None))?;

@@ -155,7 +155,7 @@ pub(crate) fn serve(
         rate_floor_bits_per_second: args.rate_floor,
         encrypted: !args.plain_multicast,
         ttl: args.ttl,
-        resends: false,
+        together: false,
     });
     let server = daemon::serve(ServeOptions {
         repository,

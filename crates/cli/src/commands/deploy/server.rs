@@ -83,8 +83,8 @@ impl Source {
         matches!(self, Self::There { .. })
     }
 
-    /// Serves it. `address`: this machine, for the hosts.
-    pub(super) fn serve(self, address: Option<&str>) -> Result<Serving> {
+    /// Serves it to this many hosts. `address`: this machine, for them.
+    pub(super) fn serve(self, address: Option<&str>, hosts: usize) -> Result<Serving> {
         let (repository, version) = match self {
             Self::Here { repository, version } => (repository, version),
             Self::There { url, token, .. } => return Ok(Serving { url, token, _own: None }),
@@ -104,7 +104,7 @@ impl Source {
                 encrypted: true,
                 ttl: 1,
                 // Logins take their time, and all wait for the last host.
-                resends: true,
+                together: hosts > 1,
             }),
             token_lifetime: std::time::Duration::from_secs(TOKEN_SECONDS),
             token_out: None,
