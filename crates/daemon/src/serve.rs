@@ -104,7 +104,6 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
     let listener = runtime.block_on(bind(options.listen))?;
     let address =
         listener.local_addr().map_err(|error| Error::from_source(ErrorKind::Io, "find the port", error))?;
-    let together = options.multicast.as_ref().is_some_and(|multicast| multicast.together);
     let probes = Probes::new(options.multicast.clone());
     let sessions =
         Sessions::new(options.repository.clone(), options.multicast, clock::epoch(), options.log.clone());
@@ -129,7 +128,7 @@ pub fn serve(options: ServeOptions) -> Result<Server> {
         Torrents::start(Arc::clone(&options.repository), &options.state, listen, here)
     });
     let torrents = torrents.transpose()?;
-    let swarms = Swarms::start(&state.secret()?, address, options.places, together);
+    let swarms = Swarms::start(&state.secret()?, address, options.places, sessions.come_together());
     let files = Files::new(&options.public, state.checksums()?);
     let parts = (sessions, swarms, files, torrents);
     let app = App::new(options.repository, authority, join, parts, probes, boots, options.log);

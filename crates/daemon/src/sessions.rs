@@ -126,6 +126,11 @@ impl Sessions {
         })
     }
 
+    /// Whether machines are known to come one soon after the other.
+    pub(crate) fn come_together(&self) -> bool {
+        self.options.as_ref().is_some_and(|options| options.together)
+    }
+
     /// Admits the client at `peer` to the session of `version`, and starts the session if it does not run. It can get
     /// objects from other machines, if there are any, which reported that they hold `held` together. Blocks.
     pub(crate) fn join(

@@ -9,6 +9,7 @@ mod buffers;
 pub mod bundle;
 mod consumer;
 mod driver;
+mod foreign;
 mod link;
 pub mod order;
 mod outage;

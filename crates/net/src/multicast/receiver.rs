@@ -17,7 +17,7 @@ use bytes::Bytes;
 use proto::code::{self, Held};
 use proto::multicast::{
     Disposition, Downstream, ObjectRange, PayloadCipher, Receiver, ReceiverConfig, ReceiverEvent, ReceiverId,
-    Shape, Slot, open_train, seal,
+    Shape, Slot, Strain, open_train, seal,
 };
 
 use super::authentic::Authentic;
@@ -25,6 +25,7 @@ pub use super::authentic::Forged;
 use super::buffers::Buffers;
 use super::bundle::Lacked;
 pub use super::consumer::{Accept, Consumer, End, ReceiveOptions, Received, SessionView, Wish};
+use super::foreign::Foreign;
 use super::outage::Outage;
 pub use super::outage::Reach;
 use super::terms::{Terms, bundle_bytes_max, bundle_bytes_mean, shape_of};
@@ -94,6 +95,7 @@ pub fn receive(
         heard_at: clock.now(),
         end: None,
         outage: None,
+        foreign: Foreign::new(clock.now()),
         finishing: false,
         moved_at: clock.now(),
         counted: Counted::default(),
@@ -141,6 +143,7 @@ struct Driver<'a> {
     end: Option<End>,
     /// The session had worked, and is silent now.
     outage: Option<Outage>,
+    foreign: Foreign,
     /// The consumer will want nothing more.
     finishing: bool,
     /// When the consumer last took an object, or had no room for one.
@@ -390,6 +393,8 @@ impl Driver<'_> {
     }
 
     fn heed_events(&mut self) {
+        let now = self.clock.now();
+        self.foreign.look(now);
         while let Some(event) = self.machine.poll_event() {
             match event {
                 ReceiverEvent::Complete { object, slot, bytes, held } => {
@@ -406,6 +411,8 @@ impl Driver<'_> {
                 ReceiverEvent::Stalled { .. } if self.waiting.is_empty() => self.end = Some(End::Stalled),
                 ReceiverEvent::Stalled { .. } => {}
                 ReceiverEvent::Resumed => (self.end, self.outage) = (None, None),
+                // Without other traffic, leaving makes room for nobody.
+                ReceiverEvent::TooSlow(Strain::Queue) if !self.foreign.wants_room(now) => {}
                 ReceiverEvent::TooSlow(strain) if self.options.leaves_if_slow && !self.options.stays => {
                     self.end = Some(End::TooSlow(strain));
                 }

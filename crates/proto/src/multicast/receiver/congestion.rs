@@ -72,7 +72,8 @@ impl Congestion {
         self.is_crowded
     }
 
-    /// Says so when the last of `LOSSY_WINDOWS` lossy windows or of `CROWDED_WINDOWS` crowded windows with losses ends.
+    /// Says so when the last of `LOSSY_WINDOWS` lossy windows or of `CROWDED_WINDOWS` crowded windows with losses ends;
+    /// again after as many crowded ones.
     /// `usual_us` is called once per window for the time, in microseconds, that packets usually waited since its last
     /// call.
     pub(super) fn look(
@@ -96,7 +97,6 @@ impl Congestion {
             usual_us.saturating_sub(typical_us) >= QUEUE_US.max(typical_us / TYPICAL_PART)
         });
         self.lossy = if is_lossy { self.lossy.saturating_add(1) } else { 0 };
-        let was_full = self.is_full();
         if is_crowded {
             (self.crowded, self.free) = (self.crowded.saturating_add(1), 0);
             self.crowded_lost += lost;
@@ -104,16 +104,17 @@ impl Congestion {
             (self.crowded, self.free) = (0, self.free.saturating_add(1));
             self.crowded_lost = 0;
         }
-        self.is_crowded = self.is_full() || (self.is_crowded && self.free < CROWDED_WINDOWS);
+        let is_full = self.crowded >= CROWDED_WINDOWS && self.crowded_lost >= CROWDED_LOSSES;
+        self.is_crowded = is_full || (self.is_crowded && self.free < CROWDED_WINDOWS);
         (self.since, self.arrived, self.lost) = (now, counted.arrived, counted.lost);
         if is_lossy && self.lossy == LOSSY_WINDOWS {
             return Some(Strain::Losses);
         }
-        (self.is_full() && !was_full).then_some(Strain::Queue)
-    }
-
-    fn is_full(&self) -> bool {
-        self.crowded >= CROWDED_WINDOWS && self.crowded_lost >= CROWDED_LOSSES
+        if !is_full {
+            return None;
+        }
+        (self.crowded, self.crowded_lost) = (0, 0);
+        Some(Strain::Queue)
     }
 }
 

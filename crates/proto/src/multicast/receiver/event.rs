@@ -70,7 +70,7 @@ pub enum ReceiverEvent {
     /// Packets arrive again after [`Self::Silent`], or new blocks after [`Self::Stalled`].
     Resumed,
     /// The path to this receiver carries less than the session sends, while others take part too. Leave the session,
-    /// and fetch the rest by unicast. Reported once per such time.
+    /// and fetch the rest by unicast. Reported once per such time, a queue again each 1.5 s.
     TooSlow(Strain),
     /// Only a part of multicast works here. Leave the session, and fetch the rest in other ways. Reported once.
     Half(Half),

@@ -6,8 +6,8 @@ use super::TRIES_MAX;
 
 /// A request is sent so often while none was ever answered.
 const UNHEARD_TRIES_MAX: u32 = 2;
-/// After more requests than these in a row without an answer nobody is believed to answer; while none was ever answered,
-/// after one.
+/// After more requests than these in a row without an answer nobody is believed to answer; after one, if none was ever
+/// answered.
 const UNANSWERED_MAX: u32 = 2;
 /// Then one request is made after this time, and everything else comes from the server meanwhile.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
