@@ -1,5 +1,5 @@
-//! What enters this machine beside multicast: a receiver whose packets wait long leaves its session only for the sake of
-//! such traffic. Without any, its own processor is slow, or the queue is one that stays from the session's start.
+//! What enters this machine beside multicast: a receiver whose packets wait long leaves its session only for the sake
+//! of such traffic. Without any, its own processor is slow, or the queue is one that stays from the session's start.
 
 use std::fs;
 
@@ -123,8 +123,9 @@ mod tests {
 
     #[test]
     fn groups_are_left_out() {
-        let text = "TcpExt: A\nTcpExt: 1\nIpExt: InMcastPkts InOctets InMcastOctets InBcastOctets\nIpExt: 3 900 300 100\n";
-        assert_eq!(octets_of_ipv4(text), Some(500));
+        let (names, numbers) = ("InMcastPkts InOctets InMcastOctets InBcastOctets", "3 900 300 100");
+        let text = format!("TcpExt: A\nTcpExt: 1\nIpExt: {names}\nIpExt: {numbers}\n");
+        assert_eq!(octets_of_ipv4(&text), Some(500));
         assert_eq!(octets_of_ipv4("Tcp: 1\n"), None);
         let text = "Ip6InReceives     9\nIp6InOctets     \t700\nIp6InMcastOctets\t200\n";
         assert_eq!(octets_of_ipv6(text), 500);
