@@ -83,3 +83,27 @@ fn an_answer_that_comes_too_late_tells_that_there_is_somebody() {
     let asked = requests(&mut seeker, now);
     assert!(asked.len() > 1, "{asked:?}");
 }
+
+#[test]
+fn what_was_asked_for_a_second_time_in_vain_is_asked_for_again() {
+    let mut seeker = seeker(32, 0);
+    let (number, part) = requests(&mut seeker, at(0))[0];
+    seeker.handle_offer(at(1), number, SERVER, &Offer { part, offered: member(1) });
+    actions(&mut seeker);
+    (0..30).for_each(|object| _ = seeker.arrived(at(10), Source::Member(MemberId(1)), object, true));
+    let doubled = requests(&mut seeker, at(6900));
+    assert_eq!(doubled.len(), 1, "two are late, so somebody else is asked for them, too");
+    // Nobody answers, and the member fails meanwhile.
+    seeker.failed(at(6950), MemberId(1));
+    actions(&mut seeker);
+    let mut now = at(6950);
+    let mut asked = 0;
+    while now < at(12_000) {
+        let again = requests(&mut seeker, now).into_iter().filter(|(number, _)| *number != doubled[0].0);
+        asked |= again.fold(0, |mask, (_, part)| mask | part.mask);
+        asked |= parts(&mut seeker).iter().fold(0, |mask, (_, part)| mask | part.mask);
+        now = seeker.poll_timeout(now).unwrap_or(at(12_000)).max(now + Duration::from_millis(1));
+        seeker.handle_timeout(now);
+    }
+    assert_eq!(asked & doubled[0].1.mask, doubled[0].1.mask);
+}
