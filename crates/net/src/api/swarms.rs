@@ -43,7 +43,7 @@ pub struct SwarmGrant {
     pub report_ms: u64,
     /// What the other members hold together: runs of objects, `(first, count)`.
     pub held: Vec<(u32, u32)>,
-    /// Whether others are there, or joined just now.
+    /// Whether others are there, joined just now, or are known to come.
     #[serde(default)]
     pub others: bool,
     /// Where this member is, if the server knows its network: equal for members at one switch. 0 if not.

@@ -411,10 +411,11 @@ impl Driver<'_> {
                 ReceiverEvent::Stalled { .. } if self.waiting.is_empty() => self.end = Some(End::Stalled),
                 ReceiverEvent::Stalled { .. } => {}
                 ReceiverEvent::Resumed => (self.end, self.outage) = (None, None),
-                // Without other traffic, leaving makes room for nobody.
-                ReceiverEvent::TooSlow(Strain::Queue) if !self.foreign.wants_room(now) => {}
                 ReceiverEvent::TooSlow(strain) if self.options.leaves_if_slow && !self.options.stays => {
-                    self.end = Some(End::TooSlow(strain));
+                    // Without other traffic, leaving makes room for nobody.
+                    if strain != Strain::Queue || self.foreign.wants_room(now) {
+                        self.end = Some(End::TooSlow(strain));
+                    }
                 }
                 ReceiverEvent::Half(half) if self.options.leaves_if_slow => self.end = Some(End::Half(half)),
                 ReceiverEvent::TooSlow(_) | ReceiverEvent::Half(_) => {}

@@ -45,7 +45,8 @@ const SEEK_RAISED_DEEPEST: f64 = 0.33;
 /// A queue should drain in this time, but the rate is not lowered by more than this part for that.
 const DRAIN_TIME: f64 = 0.15;
 const DRAIN_PART: f64 = 0.3;
-/// For this time it drains for those that came before it, too, if they have become few: else it would stay with them.
+/// For this time it drains for those that came before the cut, too, if they have become few: else it would stay with
+/// them. Their queue can drain while it is at most this part of the time that is left.
 const DRAIN_LONG: f64 = 1.5;
 const DRAIN_LONG_PART: f64 = 0.35;
 /// Assumed age of a report, and the longest queue that is believed.
@@ -265,8 +266,9 @@ impl Law {
         if let Some(own) = self.own {
             return self.share_own_link(look, view, own);
         }
-        if self.drained.is_some() && self.drain(look, view) && (!look.fresh || self.others_drain(look, view))
-        {
+        let others_drain = self.others_drain(look, view);
+        let queue = if others_drain { view.queue_before } else { view.queue_last };
+        if self.drained.is_some() && self.drain(look, queue) && (!look.fresh || others_drain) {
             return Verdict::Congested;
         }
         let grown = self.queue_before.map(|before| (view.queue - before) / look.passed.max(0.001));
@@ -369,10 +371,9 @@ impl Law {
         view.queue_last <= low && (low..DRAIN_LONG_PART * left).contains(&view.queue_before)
     }
 
-    /// Whether the queue of the last cut is still there. While it is, the link is busy, so what is delivered is what
-    /// it carries.
-    fn drain(&mut self, look: &Look, view: View) -> bool {
-        let queue = if self.others_drain(look, view) { view.queue_before } else { view.queue_last };
+    /// Whether the queue of the last cut, of which this is left, is still there. While it is, the link is busy, so what
+    /// is delivered is what it carries.
+    fn drain(&mut self, look: &Look, queue: f64) -> bool {
         let Some(drained) = &mut self.drained else { return false };
         if queue > QUEUE_LOW + look.packet {
             let Some(before) = self.borne.replace(look.delivered) else { return true };

@@ -11,10 +11,10 @@ fn a_limited_port_that_lets_a_burst_pass_first_is_soon_found_to_be_slow() {
     // The part of the first four seconds' packets that is lost, on average: when the reports come decides.
     for (link, buffer, bucket, hosts, most) in [
         (25.0 * M, 1024 * KIB, 128 * KIB, 1, 0.01),
-        (25.0 * M, 1024 * KIB, 128 * KIB, 4, 0.02),
+        (25.0 * M, 1024 * KIB, 128 * KIB, 4, 0.01),
         (25.0 * M, 1024 * KIB, 128 * KIB, 16, 0.01),
         (25.0 * M, 64 * KIB, 128 * KIB, 16, 0.08),
-        (10.0 * M, 1024 * KIB, 256 * KIB, 16, 0.04),
+        (10.0 * M, 1024 * KIB, 256 * KIB, 16, 0.03),
         (100.0 * M, 1024 * KIB, 1024 * KIB, 4, 0.04),
     ] {
         let what = format!("{} Mbit/s {} + {} KiB {hosts} hosts", link / M, bucket / KIB, buffer / KIB);
