@@ -9,6 +9,9 @@
 //! reaches again: a queue that is none, for hours. So signed packets (STATUS) set the minimum, and BLOCKs lower it by
 //! [`UNSIGNED_MAX`] at most.
 //!
+//! Arrival is when a packet reached this machine. A receiver that reads more slowly than packets come keeps them in its
+//! socket, which is a queue, too, and overflows; one that is late now and then empties it each time.
+//!
 //! The server's clock may stand still, with its virtual machine. Then all delays grow by the pause, which also looks
 //! like a queue (see [`Jump`]).
 
@@ -60,6 +63,8 @@ pub(in crate::multicast) struct DelayMeter {
     current: Option<(Instant, u32)>,
     previous: Option<u32>,
     last_us: u32,
+    /// The shortest time in µs that a packet waited in the socket since the last call of [`DelayMeter::take`].
+    kept_us: Option<u32>,
     /// The minima of the windows since the last call of [`DelayMeter::take_usual`], in µs.
     minima_us: VecDeque<u32>,
 }
@@ -216,6 +221,12 @@ impl DelayMeter {
         }
     }
 
+    /// A packet was read this long after it had arrived at this machine.
+    pub(in crate::multicast) fn kept(&mut self, kept: Duration) {
+        let kept_us = u32::try_from(kept.as_micros()).unwrap_or(u32::MAX);
+        self.kept_us = Some(self.kept_us.map_or(kept_us, |least| least.min(kept_us)));
+    }
+
     /// How long packets usually waited at least since the last call, in microseconds: the lower quartile of the minima
     /// of [`WINDOW`]s; 0 if none arrived.
     pub(in crate::multicast) fn take_usual(&mut self) -> u32 {
@@ -225,12 +236,14 @@ impl DelayMeter {
     }
 
     /// The minimum waiting time in microseconds of the packets since the last call, as far as they arrived within the
-    /// last few milliseconds; the previous value if there were none.
+    /// last few milliseconds, and the shortest that one of them was kept in the socket; the previous value if there
+    /// were none.
     pub(in crate::multicast) fn take(&mut self, now: Instant) -> u32 {
         let fresh = self.current.is_some_and(|(begun, _)| now.since(begun) < WINDOW);
         let previous = self.previous.take().filter(|_| fresh);
         if let Some((_, current)) = self.current.take() {
-            self.last_us = previous.map_or(current, |previous| previous.min(current));
+            let kept_us = self.kept_us.take().unwrap_or(0);
+            self.last_us = previous.map_or(current, |previous| previous.min(current)).saturating_add(kept_us);
         }
         self.last_us
     }
@@ -285,6 +298,20 @@ mod tests {
             meter.packet(at(30_000), ms * 1000, ms == 10);
         }
         assert!(meter.take(at(30_000)) <= 1000);
+    }
+
+    #[test]
+    fn a_socket_that_is_never_empty_is_a_queue() {
+        let mut meter = DelayMeter::default();
+        let mut take = |from_ms, kept_ms: [u64; 3]| {
+            feed(&mut meter, from_ms, 0, &[0; 3]);
+            kept_ms.into_iter().for_each(|ms| meter.kept(Duration::from_millis(ms)));
+            meter.take(at((from_ms + 3) * 1000))
+        };
+        assert_eq!(take(0, [30, 25, 20]), 20_000);
+        assert_eq!(take(3, [25, 0, 40]), 0, "it was late, and emptied it");
+        assert_eq!(take(6, [9, 8, 12]), 8000);
+        assert_eq!(meter.take(at(9000)), 8000, "nothing new");
     }
 
     #[test]

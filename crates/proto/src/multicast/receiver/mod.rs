@@ -244,7 +244,7 @@ impl Receiver {
     }
 
     /// The same for a packet that arrived at this machine at `arrived`, and was read later, at `now`: how long packets
-    /// wait in the network is measured from when they arrive.
+    /// wait in the network is measured until they arrive, and how long in the socket from then on.
     pub fn handle_late_input(
         &mut self,
         now: Instant,
@@ -252,6 +252,7 @@ impl Receiver {
         packet: &Downstream<'_>,
     ) -> Disposition {
         self.heard_at = now;
+        self.delay.kept(now.since(arrived));
         match packet {
             Downstream::Block(header, _) => self.delay.packet(arrived, header.timestamp_us, false),
             Downstream::Status(status) => self.delay.packet(arrived, status.timestamp_us, true),

@@ -57,7 +57,8 @@ pub struct ReceiverCounters {
     pub blocks_refused: u64,
     /// Objects that passed verification.
     pub objects_verified: u64,
-    /// Queueing delay of packets in µs: the minimum since the last report, minus the minimum ever.
+    /// Queueing delay of packets in µs: the minimum since the last report, minus the minimum ever, and the shortest
+    /// time that one of them waited in the socket.
     pub queue_us: u32,
 }
 

@@ -251,6 +251,21 @@ fn a_slow_card_is_kept_busy() {
 }
 
 #[test]
+fn machines_that_read_slowly_are_not_overrun() {
+    for (reads, buffer, hosts) in
+        [(40.0 * M, 4096 * KIB, 3), (40.0 * M, 208 * KIB, 3), (200.0 * M, 4096 * KIB, 16)]
+    {
+        let mut net = Net::new(&vec![Port::new(1000.0 * M, 512 * KIB); hosts]);
+        net.hosts.iter_mut().for_each(|host| host.socket = Some(Port::new(reads, buffer)));
+        net.server(0, 100_000_000, fast());
+        net.run(6 * SECOND);
+        let what = format!("{hosts} hosts read {} Mbit/s, sockets of {} KiB", reads / M, buffer / KIB);
+        let outcome = outcome(what, &net, 1000, 6000, reads);
+        net.demand(outcome.sum > 0.9 && outcome.lost[0] < 0.02, &outcome);
+    }
+}
+
+#[test]
 fn follows_a_link_that_changes() {
     let mut net = Net::new(&[Port::new(100.0 * M, 256 * KIB)]);
     net.server(0, 100_000_000, fast());

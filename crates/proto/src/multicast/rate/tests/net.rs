@@ -81,6 +81,8 @@ impl Cpu {
 
 pub(super) struct Host {
     pub port: Port,
+    /// What its processor takes from its socket, and what the socket holds; `None`: it reads at once.
+    pub socket: Option<Port>,
     /// Whether its processor is busy with other work now and then.
     pub busy: bool,
     /// Whether it asks for room for other traffic.
@@ -90,11 +92,19 @@ pub(super) struct Host {
     cpu: Cpu,
 }
 
+/// A packet that came to a host.
+struct Came {
+    at: u64,
+    read: u64,
+    stamp_us: u32,
+    lost: bool,
+}
+
 struct Listener {
     meter: DelayMeter,
     /// Timestamp of the last packet that was signed: one in 10 ms is, as STATUS is.
     signed_us: Option<u32>,
-    came: VecDeque<(u64, u32, bool)>,
+    came: VecDeque<Came>,
     report_at: u64,
     arrived: u64,
     lost: u64,
@@ -126,6 +136,7 @@ impl Net {
     pub(super) fn new(ports: &[Port]) -> Self {
         let hosts = ports.iter().map(|port| Host {
             port: port.clone(),
+            socket: None,
             busy: false,
             crowded: false,
             joins: 0,
@@ -252,7 +263,11 @@ impl Net {
                     Ok(when) => (when, self.chance.hits(host.port.loss_per_million)),
                     Err(when) => (when, true),
                 };
-                listener.came.push_back((when + 50_000, stamp, lost));
+                let at = when + 50_000;
+                let read =
+                    host.socket.as_mut().filter(|_| !lost).map_or(Ok(at), |socket| socket.pass(at, PACKET));
+                let lost = lost || read.is_err();
+                listener.came.push_back(Came { at, read: read.unwrap_or(at), stamp_us: stamp, lost });
             }
         }
         let receivers = u32::try_from(self.hosts.len()).unwrap();
@@ -266,21 +281,23 @@ impl Net {
                 listener.report_at = awake;
                 continue;
             }
-            while let Some((at, stamp, lost)) = listener.came.pop_front_if(|(at, ..)| *at <= now) {
-                let bucket = ((at - SECOND) / BUCKET) as usize;
+            while let Some(came) = listener.came.pop_front_if(|came| came.read <= now) {
+                let bucket = ((came.read - SECOND) / BUCKET) as usize;
                 listener.buckets.resize(listener.buckets.len().max(bucket + 1), 0);
-                if lost {
+                if came.lost {
                     listener.lost += 1;
                     continue;
                 }
                 listener.arrived += 1;
                 listener.buckets[bucket] += PACKET;
-                let at = if host.busy { host.cpu.awake(at, &mut self.chance) } else { at };
-                let is_signed = listener.signed_us.is_none_or(|last| stamp.wrapping_sub(last) >= 10_000);
+                let stamp_us = came.stamp_us;
+                let is_signed = listener.signed_us.is_none_or(|last| stamp_us.wrapping_sub(last) >= 10_000);
                 if is_signed {
-                    listener.signed_us = Some(stamp);
+                    listener.signed_us = Some(stamp_us);
                 }
-                listener.meter.packet(Instant(at), stamp, is_signed);
+                let read = if host.busy { host.cpu.awake(came.read, &mut self.chance) } else { came.read };
+                listener.meter.kept(Instant(read).since(Instant(came.at)));
+                listener.meter.packet(Instant(came.at), stamp_us, is_signed);
             }
             let report = Feedback {
                 receiver: ReceiverId(u32::try_from(number).unwrap()),
