@@ -48,6 +48,13 @@ const INSTALLER_PACKAGE: &str = "debian-installer-12-netboot-amd64";
 const UNATTENDED: &str = "auto=true priority=critical locale=C.UTF-8 keymap=us netcfg/choose_interface=auto";
 const CONSOLE: &str = "console=ttyS0";
 const IMAGE: &str = "debian";
+/// What a machine's console shows, one after the other, and the stage that has ended then.
+const STAGES: [(&str, &str); 4] = [
+    ("this machine is ", "system from the network"),
+    ("fetched ", "disk"),
+    ("starting from the disk", "its own name"),
+    ("login:", "start from the disk"),
+];
 const KINDS: [Firmware; 3] = [Firmware::Bios, Firmware::Uefi, Firmware::SecureHttp];
 
 /// A server in a room of machines.
@@ -196,7 +203,7 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
     for plug in 0..3 {
         site.tell(&["hosts", "add", &card(plug), "--name", &format!("lab-{plug}"), "--group", "lab"])?;
     }
-    let (mut installs, mut starts, mut ways) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut installs, mut starts, mut ways, mut stages) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS_OF_THREE {
         let folder = context.folder()?;
         let options = KINDS
@@ -207,14 +214,13 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
             })
             .collect::<base::Result<Vec<_>>>()?;
         site.tell(&["deploy", IMAGE, "lab", "--yes"])?;
-        let mut all = |options: &[BareOptions]| -> Result<f64> {
+        let mut all = |options: &[BareOptions], passed: &[(&str, &str)]| -> Result<f64> {
             let begin = Instant::now();
             let machines = options.iter().map(|options| Bare::start(&site.room, options));
             let mut machines = machines.collect::<base::Result<Vec<_>>>()?;
-            for (plug, machine) in machines.iter_mut().enumerate() {
-                machine.wait_for(&format!("lab-{plug} login:"), Some("the job failed"), PATIENCE)?;
-            }
+            let passed = pass(begin, &mut machines, passed)?;
             let seconds = begin.elapsed().as_secs_f64();
+            stages.extend(passed);
             for machine in &machines {
                 let console = machine.console();
                 let way = |line: &&str| line.starts_with("fetched ") || line.starts_with("unicast because");
@@ -222,7 +228,7 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
             }
             Ok(seconds)
         };
-        installs.push(all(&options)?);
+        installs.push(all(&options, &STAGES)?);
         for plug in 0..3 {
             let host = site.host(&card(plug))?;
             if !["done", "back"].map(Value::from).contains(&host["job"]["stage"]) {
@@ -234,7 +240,7 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
         // The same disks and firmware, without a network.
         let alone: Vec<_> =
             options.into_iter().map(|options| BareOptions { plug: None, ..options }).collect();
-        starts.push(all(&alone)?);
+        starts.push(all(&alone, &STAGES[3..])?);
     }
     let ratios: Vec<f64> = installs.iter().zip(&starts).map(|(install, start)| install / start).collect();
     let words = "three machines of 1 vCPU in software emulation, switched on together after one deploy, to their own \
@@ -243,5 +249,29 @@ fn three(context: &Context, repository: &Path, boot: &Path) -> Result<Figure> {
         .peer("diskcast", "from the network", median(&installs), "s")
         .peer("the same disks", "just started, together", median(&starts), "s")
         .on(words, "raw files")
-        .with(json!({ "installs": installs, "starts": starts, "image_bytes": stored, "ways": ways })))
+        .with(json!({
+            "installs": installs, "starts": starts, "image_bytes": stored, "ways": ways, "stages": stages,
+        })))
+}
+
+/// Waits until all machines show the end of each stage, the last one with their names; the seconds of each since
+/// `begin`.
+fn pass(begin: Instant, machines: &mut [Bare], stages: &[(&str, &str)]) -> base::Result<Vec<Value>> {
+    let pass_one = |plug: usize, machine: &mut Bare| -> base::Result<Value> {
+        let mut seconds = serde_json::Map::new();
+        for &(sign, stage) in stages {
+            let sign = if sign == "login:" { format!("lab-{plug} login:") } else { sign.to_owned() };
+            machine.wait_for(&sign, Some("the job failed"), PATIENCE)?;
+            seconds.insert(stage.to_owned(), json!(begin.elapsed().as_secs_f64()));
+        }
+        Ok(seconds.into())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = machines
+            .iter_mut()
+            .enumerate()
+            .map(|(plug, machine)| scope.spawn(move || pass_one(plug, machine)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    })
 }
