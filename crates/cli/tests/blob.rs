@@ -148,6 +148,11 @@ fn what_is_freed_is_neither_stored_nor_installed() {
     // The sectors that were freed before are allocated again, zeros too: only the disk says what is free.
     assert_eq!(allocated(), 4 << 20);
     assert_eq!(bench.see("commit web disk.img --free-holes"), "out: nothing differs from web@3\nexit: 0\n");
+    // Beside a part of the image nobody looks whether a hole lies in a filesystem.
+    for part in ["--range 0+1M", "--at 0", "--free 0+1M"] {
+        let both = bench.see(&format!("commit web disk.img --free-holes {part}"));
+        assert!(both.contains("cannot be used with") && both.ends_with("exit: 2\n"), "{both}");
+    }
 }
 
 #[test]

@@ -85,6 +85,54 @@ fn a_repository_survives_two_of_five_devices() {
 }
 
 #[test]
+fn a_dry_run_changes_nothing_of_a_cluster_and_limits_are_kept() {
+    let bench = Bench::new();
+    let trial = Trial::start(&bench, "");
+    let there = |words: &str| bench.see(&format!("{words} {}", trial.words));
+    // A device that was killed becomes silent and away by itself; `lost` and `draining` it becomes by a command.
+    let ordered = || {
+        let records = bench.json(&format!("cluster status {}", trial.words));
+        let states =
+            records.iter().filter_map(|record| record["device"]["state"].as_str().map(str::to_owned));
+        states.filter(|state| state == "lost" || state == "draining").count()
+    };
+    let limited = there("cluster limit --quota 1G");
+    assert!(
+        limited.starts_with("out: group 1 may store 1.0 GiB, ") && limited.ends_with("exit: 0\n"),
+        "{limited}"
+    );
+    trial.signal("device-02", "-KILL");
+    for words in ["drain 3", "lost 2", "rebalance", "limit --quota none"] {
+        let told = there(&format!("cluster {words} --dry-run --yes"));
+        assert!(told.contains("would") && told.ends_with("exit: 0\n"), "{words}: {told}");
+    }
+    assert_eq!(ordered(), 0);
+    assert!(there("cluster limit").contains("may store 1.0 GiB"));
+}
+
+#[test]
+fn what_is_out_of_reach_is_not_damaged_and_programs_that_run_read_on() {
+    let bench = Bench::new();
+    let disk = bench.disk("disk.img", 8, 1);
+    let trial = Trial::start(&bench, "");
+    let there = |words: &str| bench.see(&format!("{words} {}", trial.words));
+    assert!(there("capture disk.img web -q").ends_with("exit: 0\n"));
+    // A server that has not opened the image yet, and then no metadata service.
+    let server = bench.serve(&trial.words);
+    trial.signal("metadata", "-STOP");
+    let fetched = bench.see(&format!("fetch {} web out.img --token-file join.token -q", server.url));
+    assert!(fetched.ends_with("exit: 0\n"), "{fetched}");
+    assert_same(&disk, &bench.path("out.img"));
+    trial.signal("metadata", "-CONT");
+    // Three of five are away: the list of objects can't be read, and nothing is known to be damaged.
+    for device in ["device-01", "device-03", "device-05"] {
+        trial.signal(device, "-STOP");
+    }
+    let verified = there("verify -q");
+    assert!(verified.contains("does not answer") && verified.ends_with("exit: 1\n"), "{verified}");
+}
+
+#[test]
 fn nothing_is_lost_by_cuts_clocks_older_copies_and_kills() {
     if !lab::ClusterFaults::available_or_skip() {
         return;

@@ -5,7 +5,6 @@ mod holes;
 mod sum;
 mod whole;
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::time::Instant;
@@ -13,7 +12,6 @@ use std::time::Instant;
 pub(crate) use args::Args;
 use base::{Extent, ExtentSet};
 use disk::{ReadAt, SurveyOptions, Watch};
-use holes::Holes;
 use mirror::{Images, Written};
 use store::{Content, ImageName, Reference};
 use sum::Sum;
@@ -29,8 +27,6 @@ use crate::{clock, connect, repository};
 struct Source<'a> {
     /// What it holds.
     disk: &'a dyn ReadAt,
-    /// For finding holes, if it is raw.
-    file: Option<File>,
     by: u64,
     bytes: u64,
     opened: &'a disk::Source,
@@ -114,12 +110,12 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         // Again, now that a change to its other files is noticed.
         contents = Contents::of(context, &opened, &taking)?;
     }
-    let (file, bytes) = match &contents {
-        Contents::Raw(_) => (Some(File::open(source)?), size_of(&opened)?),
-        other => (None, other.disk().geometry().size_bytes),
+    let bytes = match &contents {
+        Contents::Raw(_) => size_of(&opened)?,
+        other => other.disk().geometry().size_bytes,
     };
     let by = args.at.unwrap_or(0);
-    let source = Source { disk: contents.disk(), file, by, bytes, opened: &opened, watches };
+    let source = Source { disk: contents.disk(), by, bytes, opened: &opened, watches };
     Job { context, args, image, source }.run()
 }
 
@@ -163,14 +159,6 @@ impl Job<'_> {
             written.insert(span(&whole));
         }
         let mut freed = bytes_set(&args.freed);
-        if args.free_holes {
-            for range in written.runs().to_vec() {
-                for hole in self.source.holes(&(range.start..range.end())) {
-                    written.remove(span(&hole));
-                    freed.insert(span(&hole));
-                }
-            }
-        }
         written.runs().iter().for_each(|range| freed.remove(*range));
         Changes { written: ranges(&written), freed: ranges(&freed) }
     }
@@ -187,7 +175,7 @@ impl Job<'_> {
         let bytes = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum();
         let ranges = changes.written.len() + changes.freed.len();
         let sum = Sum { bytes: bytes(&changes.written), freed: bytes(&changes.freed), ranges };
-        // The source must not have changed while it was searched for holes.
+        // The source must not have changed since it was opened.
         let meanwhile = self.source.changes()?;
         if !meanwhile.is_empty() {
             return Err(source::changed(self.source.opened, &meanwhile));
@@ -217,13 +205,6 @@ impl Source<'_> {
     fn changes(&self) -> Result<Vec<String>> {
         let all = self.watches.iter().map(Watch::changes).collect::<base::Result<Vec<_>>>()?;
         Ok(all.concat())
-    }
-
-    /// The holes in `range` (bytes of the image), ascending; none for a device.
-    fn holes(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let holes = Holes { disk: self.disk, file: self.file.as_ref() };
-        let found = holes.within(&(range.start - self.by..range.end - self.by)).into_iter();
-        found.map(|hole| hole.start + self.by..hole.end + self.by).collect()
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) struct Args {
     pub freed: Vec<std::ops::Range<u64>>,
     /// Mark holes of SOURCE as free, too, instead of storing them as zeros, except in filesystems that say themselves
     /// what is free. Only for disks whose holes were discarded: others have zeros there that an install must write
-    #[arg(long, conflicts_with_all = ["append", "disk"])]
+    #[arg(long, conflicts_with_all = ["at", "append", "ranges", "freed", "disk"])]
     pub free_holes: bool,
     /// Survey the disk as `capture` does without options, whatever the newest version records
     #[arg(long, conflicts_with_all = ["raw", "skip", "partition", "at", "append", "ranges", "freed", "disk"])]

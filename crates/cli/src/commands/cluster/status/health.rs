@@ -19,7 +19,7 @@ pub(super) fn health(status: &ClusterStatus) -> String {
         return format!("{joined} devices have joined; it takes data when {wanted} have");
     }
     let mut told: Vec<String> =
-        [away(status), segments(status), upkeep(status)].into_iter().flatten().collect();
+        [away(status), room(status), segments(status), upkeep(status)].into_iter().flatten().collect();
     let clocks = clocks(&status.devices);
     match (told.is_empty(), &clocks) {
         (true, None) => told.push(format!("all is well: any {} devices may fail", status.m)),
@@ -45,6 +45,13 @@ fn away(status: &ClusterStatus) -> Option<String> {
         Some(spare) => format!("{spare} more may fail"),
     };
     (away > 0).then(|| format!("{away} of {all} devices are away: {rest}"))
+}
+
+/// Too few devices for a new segment. Where fewer than k + m answer, it has fewer data components.
+fn room(status: &ClusterStatus) -> Option<String> {
+    let answering = status.devices.iter().filter(|view| view.device.state.answers()).count();
+    let least = usize::from(status.m) + 1;
+    (answering < least).then(|| format!("nothing can be stored until {least} devices answer"))
 }
 
 /// Segments that are not whole.
@@ -141,6 +148,8 @@ mod tests {
             told.starts_with("3 segments lack parts that were on lost devices, 1 segments are unprot"),
             "{told}"
         );
+        let few = status(["lost", "lost", "up", "lost", "up"]);
+        assert_eq!(health(&few), "nothing can be stored until 3 devices answer", "it held nothing");
         let three = status(["down", "down", "down", "up", "up"]);
         assert!(
             health(&ClusterStatus { segments_unreadable: 2, ..three })
