@@ -17,14 +17,12 @@ use super::object::{Object, missing};
 use super::orphans::Orphans;
 use super::tables::{Change, ObjectRow, Tables};
 use crate::problem::{Answer, Problem, Word};
-use crate::wire::{LAYOUT_ATTRIBUTE, ListedObject, ListedObjects, QUOTA_ATTRIBUTE};
+use crate::wire::{FULL_BYTES, LAYOUT_ATTRIBUTE, ListedObject, ListedObjects, QUOTA_ATTRIBUTE};
 
 /// Objects that are kept open when nobody uses them.
 const OPEN_MAX: usize = 256;
 /// Bytes that may be acknowledged as volatile before a flush is forced: write-behind.
 const DIRTY_BYTES_MAX: u64 = 32 << 20;
-/// What must stay free on the disk, so that the database can always say what happened.
-const RESERVE_BYTES: u64 = 64 << 20;
 /// Most objects in one answer.
 const LIST_MAX: usize = 1000;
 
@@ -364,9 +362,9 @@ impl Store {
             return Err(Problem::new(Word::Failed, format!("the device's disk failed: {why}")));
         }
         let (_, free) = self.space()?;
-        if free < RESERVE_BYTES + bytes {
+        if free < FULL_BYTES + bytes {
             let detail =
-                format!("the device's disk is full: {free} bytes are free, {RESERVE_BYTES} are kept free");
+                format!("the device's disk is full: {free} bytes are free, {FULL_BYTES} are kept free");
             return Err(Problem::new(Word::Full, detail));
         }
         let (page, number) = QUOTA_ATTRIBUTE;
@@ -385,7 +383,7 @@ impl Store {
     /// Refuses entries when the disk is nearly full: the database must always be able to grow.
     pub(super) fn has_room_for_entries(&self) -> Answer<()> {
         let (_, free) = self.space()?;
-        if free < RESERVE_BYTES / 2 {
+        if free < FULL_BYTES / 2 {
             return Err(Problem::new(
                 Word::Full,
                 format!("the device's disk is full: {free} bytes are free"),

@@ -9,7 +9,7 @@ use proto::cluster::{DeviceId, Map};
 use serde::{Deserialize, Serialize};
 
 pub use records::{PutMode, Record, RecordList, RecordName, RecordNames, RecordRequest, Records};
-pub use status::{ClusterStatus, DeviceHealth, DeviceStatus, DeviceView, GroupLimits, Limits};
+pub use status::{ClusterStatus, DeviceHealth, DeviceStatus, DeviceView, FULL_BYTES, GroupLimits, Limits};
 
 /// The capability of a request.
 pub(crate) const CAPABILITY_HEADER: &str = "diskcast-capability";

@@ -3,6 +3,10 @@
 use proto::cluster::DeviceId;
 use serde::{Deserialize, Serialize};
 
+/// A device with fewer free bytes takes no data: its database must always be able to say what happened. With fewer than
+/// half of it, it takes no entries of the index either.
+pub const FULL_BYTES: u64 = 64 << 20;
+
 /// `GET /status` of a device.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeviceStatus {
@@ -77,6 +81,14 @@ pub struct DeviceView {
     /// What it told of its disk last.
     #[serde(flatten)]
     pub health: DeviceHealth,
+}
+
+impl DeviceView {
+    /// Whether it answers, and its disk is full.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.device.state.answers() && self.device.free < FULL_BYTES
+    }
 }
 
 /// What a group may use. `None` is without a limit.

@@ -18,8 +18,10 @@ pub(super) fn health(status: &ClusterStatus) -> String {
         let (joined, wanted) = (status.devices.len(), status.k + status.m);
         return format!("{joined} devices have joined; it takes data when {wanted} have");
     }
-    let mut told: Vec<String> =
-        [away(status), room(status), segments(status), upkeep(status)].into_iter().flatten().collect();
+    let mut told: Vec<String> = [away(status), few(status), full(status), segments(status), upkeep(status)]
+        .into_iter()
+        .flatten()
+        .collect();
     let clocks = clocks(&status.devices);
     match (told.is_empty(), &clocks) {
         (true, None) => told.push(format!("all is well: any {} devices may fail", status.m)),
@@ -48,10 +50,26 @@ fn away(status: &ClusterStatus) -> Option<String> {
 }
 
 /// Too few devices for a new segment. Where fewer than k + m answer, it has fewer data components.
-fn room(status: &ClusterStatus) -> Option<String> {
+fn few(status: &ClusterStatus) -> Option<String> {
     let answering = status.devices.iter().filter(|view| view.device.state.answers()).count();
     let least = usize::from(status.m) + 1;
     (answering < least).then(|| format!("nothing can be stored until {least} devices answer"))
+}
+
+/// Disks that are full. Where such a device holds a part of the index, entries of that part wait for room.
+fn full(status: &ClusterStatus) -> Option<String> {
+    let full = status.devices.iter().filter(|view| view.is_full());
+    let devices: Vec<_> = full.map(|view| view.device.device.to_string()).collect();
+    let named = devices.join(", ");
+    let advice =
+        "nothing may be stored until there is room on it, or until `cluster drain` has moved its part";
+    match &devices[..] {
+        [] => None,
+        [_] => Some(format!("the disk of device {named} is full: {advice}")),
+        _ => Some(format!(
+            "the disks of devices {named} are full: make room there, or add devices and drain these"
+        )),
+    }
 }
 
 /// Segments that are not whole.
@@ -117,7 +135,8 @@ mod tests {
 
     fn device(number: u32, state: &str) -> DeviceView {
         let view = json!({
-            "device": number, "address": "http://a:1", "domain": "d", "state": state, "bytes": 9, "free": 9,
+            "device": number, "address": "http://a:1", "domain": "d", "state": state,
+            "bytes": 9_u64 << 40, "free": 1_u64 << 40,
             "used": 0, "slots": 1, "copying": 0, "silent_ms": 0, "skew_ms": 0,
             "mended": 0, "damaged": 0, "incomplete": 0,
         });
@@ -155,6 +174,11 @@ mod tests {
             health(&ClusterStatus { segments_unreadable: 2, ..three })
                 .contains("2 segments can't be read now")
         );
+        let mut full = well.clone();
+        full.devices[2].device.free = 20 << 20;
+        assert!(health(&full).starts_with("the disk of device 3 is full: "), "{}", health(&full));
+        full.devices[4].device.free = 0;
+        assert!(health(&full).starts_with("the disks of devices 3, 5 are full: "), "{}", health(&full));
         let mut busy = well;
         busy.devices[2].health =
             DeviceHealth { damaged: 1, incomplete: 2, mended: 5, ..DeviceHealth::default() };
