@@ -107,6 +107,16 @@ fn what_was_committed_is_right_on_a_missing_and_on_a_used_target() {
         well(&bench.see(&format!("commit lab {words} -q")));
         bench.assert_changed_lab(&words);
     }
+    // Zeros that are appended are in use, too.
+    well(&bench.see("commit lab zeros --append -q"));
+    for before in BOTH {
+        bench.target("out.img", DISK_MIB + 2, before);
+        well(&bench.see("install lab out.img -q --overwrite"));
+        bench.assert_lab("out.img", "append");
+        let end = usize::try_from(DISK_MIB << 20).unwrap();
+        let behind = &fs::read(bench.path("out.img")).unwrap()[end..];
+        assert!(behind.starts_with(&fs::read(bench.path("zeros")).unwrap()), "{before:?}");
+    }
 }
 
 #[test]
@@ -134,6 +144,23 @@ fn an_attached_disk_is_right_as_it_is_and_as_what_was_written_to_it() {
     let done = bench.json("commit --disk vm1").remove(0);
     assert_eq!(done["number"], 2, "{done}");
     bench.assert_changed_lab("commit --disk");
+}
+
+#[test]
+fn what_was_merged_is_right_on_a_missing_and_on_a_used_target() {
+    let bench = lab();
+    bench.change_lab();
+    let attached = Attached::from_repository(&bench, "lab --name vm1");
+    // Another writer publishes a version before this disk does.
+    well(&bench.see("commit lab disk.img --range 0+512 -q"));
+    let (at, bytes) = (PARTS[1].0 * 512, PARTS[1].1 * 512);
+    let write = format!("write -s {} {at} {bytes}", bench.path("new").display());
+    if !run("qemu-io", &["-f", "raw", &attached.uri, "-c", &write]) {
+        return;
+    }
+    let done = bench.json("commit --disk vm1 --merge").remove(0);
+    assert_eq!(done["number"], 3, "{done}");
+    bench.assert_changed_lab("commit --merge");
 }
 
 /// Checks the last partition of a disk, whatever its size is: an ext4 that holds what [`linux`] made.
