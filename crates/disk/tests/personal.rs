@@ -237,6 +237,10 @@ fn small_computer(bench: &Bench, table: &str) -> (PathBuf, String) {
         fs::write(&file, text).unwrap();
         run("mcopy -i", &[&fat, &file, &format!("::/{name}")]);
     };
+    // The first of the files lies before and behind the wall.
+    on_fat("hole", b"1");
+    on_fat("wall", b"2");
+    run("mdel -i", &[&fat, &"::/hole"]);
     for name in ON_FAT {
         // The identifier goes over the end of a cluster.
         on_fat(name, format!("{}root=PARTUUID={} rw\n", " ".repeat(490), old.to_uppercase()).as_bytes());

@@ -137,7 +137,7 @@ impl Search<'_> {
             let disk = std::fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
             let mut rest = &new[..];
             for (offset, len) in files.pieces(file)? {
-                let (piece, behind) = rest.split_at(usize::try_from(len).expect("at most a cluster"));
+                let (piece, behind) = rest.split_at(usize::try_from(len).expect("a part of the file"));
                 disk.write_all_at(piece, partition.extent.offset_bytes() + offset).map_err(failed)?;
                 rest = behind;
             }

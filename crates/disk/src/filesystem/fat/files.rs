@@ -4,6 +4,7 @@
 //! Source: Microsoft, "FAT: General Overview of On-Disk Format" 1.03, "FAT Directory Structure" and the chapters on
 //! long names.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 use base::{Error, ErrorKind, Result};
@@ -15,6 +16,8 @@ use crate::volume::Volume;
 const ENTRY_BYTES: usize = 32;
 /// The longest folder.
 const FOLDER_BYTES_MAX: u64 = 65_536 * ENTRY_BYTES as u64;
+/// So much of the table is read at once.
+const WINDOW_BYTES: u64 = 4 << 10;
 
 /// Attributes of an entry.
 const LABEL: u8 = 0x08;
@@ -34,6 +37,14 @@ pub(crate) struct FatFile {
 pub(crate) struct FatFiles<'a> {
     volume: Volume<'a>,
     boot: Boot,
+    window: RefCell<Window>,
+}
+
+/// The part of the table that was read last, and its offset in the volume.
+#[derive(Default)]
+struct Window {
+    start: u64,
+    bytes: Vec<u8>,
 }
 
 fn damaged(what: &str) -> Error {
@@ -44,7 +55,7 @@ impl<'a> FatFiles<'a> {
     /// Those of the FAT in `volume`. `Malformed` if it holds none.
     pub(crate) fn of(volume: Volume<'a>) -> Result<Self> {
         let boot = Boot::read(&volume)?.filter(|boot| boot.clusters() > 0);
-        Ok(Self { boot: boot.ok_or_else(|| damaged("its boot sector"))?, volume })
+        Ok(Self { boot: boot.ok_or_else(|| damaged("its boot sector"))?, volume, window: RefCell::default() })
     }
 
     /// All files, in all folders. `Malformed` if the folders are damaged.
@@ -60,7 +71,7 @@ impl<'a> FatFiles<'a> {
                 } else if !seen.insert(entry.first) {
                     return Err(damaged(&format!("folder `{path}` lies at two places")));
                 } else if entry.first >= 2 {
-                    folders.push((path, self.chain(entry.first, None)?));
+                    folders.push((path, self.folder(entry.first)?));
                 }
             }
         }
@@ -70,20 +81,13 @@ impl<'a> FatFiles<'a> {
 
     /// The content of a file. `Malformed` if its clusters end early.
     pub(crate) fn read(&self, file: &FatFile) -> Result<Vec<u8>> {
-        if file.bytes == 0 { Ok(Vec::new()) } else { self.chain(file.first, Some(file.bytes)) }
+        self.content(&self.pieces(file)?)
     }
 
-    /// Where the bytes of a file lie in the volume: offset and length of each piece, in their order.
+    /// Where the bytes of a file lie in the volume: offset and length of each piece, in their order. `Malformed` if its
+    /// clusters end early.
     pub(crate) fn pieces(&self, file: &FatFile) -> Result<Vec<(u64, u64)>> {
-        let (mut pieces, mut left) = (Vec::new(), file.bytes);
-        let mut cluster = file.first;
-        while left > 0 {
-            let len = left.min(self.cluster_bytes());
-            pieces.push((self.place(cluster)?, len));
-            left -= len;
-            cluster = if left > 0 { self.next(cluster)? } else { cluster };
-        }
-        Ok(pieces)
+        if file.bytes == 0 { Ok(Vec::new()) } else { self.chain(file.first, Some(file.bytes)) }
     }
 
     fn cluster_bytes(&self) -> u64 {
@@ -108,10 +112,27 @@ impl<'a> FatFiles<'a> {
         };
         let mut bytes = [0; 4];
         let len = if self.boot.width == Width::Fat32 { 4 } else { 2 };
-        self.volume.read(&mut bytes[..len], table + at)?;
+        self.of_table(table + at, &mut bytes[..len])?;
         let entry = u32::from_le_bytes(bytes);
         let is_odd = self.boot.width == Width::Fat12 && number % 2 == 1;
         Ok((if is_odd { entry >> 4 } else { entry }) & self.boot.width.mask())
+    }
+
+    /// Bytes of the table at `at`, which all lie in it.
+    fn of_table(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        let (end, mut window) = (at + into.len() as u64, self.window.borrow_mut());
+        if at < window.start || end > window.start + window.bytes.len() as u64 {
+            let table_end = (self.boot.reserved_sectors + self.boot.table_sectors) * self.boot.sector_bytes;
+            let start = at - at % WINDOW_BYTES;
+            // An entry of FAT12 may lie at the border of two.
+            let len = table_end.saturating_sub(start).min(WINDOW_BYTES).max(end - start);
+            let mut bytes = vec![0; usize::try_from(len).expect("at most a window")];
+            self.volume.read(&mut bytes, start)?;
+            *window = Window { start, bytes };
+        }
+        let from = usize::try_from(at - window.start).expect("at most a window");
+        into.copy_from_slice(&window.bytes[from..from + into.len()]);
+        Ok(())
     }
 
     /// The root folder.
@@ -119,7 +140,7 @@ impl<'a> FatFiles<'a> {
         if self.boot.width == Width::Fat32 {
             let mut sector = [0; 512];
             self.volume.read(&mut sector, 0)?;
-            return self.chain(u32_at(&sector, 44), None);
+            return self.folder(u32_at(&sector, 44));
         }
         let start = (self.boot.reserved_sectors + self.boot.tables * self.boot.table_sectors)
             * self.boot.sector_bytes;
@@ -129,25 +150,42 @@ impl<'a> FatFiles<'a> {
         Ok(bytes)
     }
 
-    /// The content of a chain: `bytes` of it, or of a folder all.
-    fn chain(&self, first: u32, bytes: Option<u64>) -> Result<Vec<u8>> {
+    /// The content of a folder but the root of FAT12 and FAT16.
+    fn folder(&self, first: u32) -> Result<Vec<u8>> {
+        self.content(&self.chain(first, None)?)
+    }
+
+    fn content(&self, pieces: &[(u64, u64)]) -> Result<Vec<u8>> {
         let mut content = Vec::new();
-        let mut cluster = first;
-        loop {
-            let wanted = bytes.map_or(u64::MAX, |bytes| bytes - content.len() as u64);
+        for &(offset, len) in pieces {
             let at = content.len();
-            let len = usize::try_from(wanted.min(self.cluster_bytes())).expect("at most a cluster");
-            content.resize(at + len, 0);
-            self.volume.read(&mut content[at..], self.place(cluster)?)?;
-            if bytes == Some(content.len() as u64) {
-                return Ok(content);
+            content.resize(at + usize::try_from(len).expect("at most 4 GiB"), 0);
+            self.volume.read(&mut content[at..], offset)?;
+        }
+        Ok(content)
+    }
+
+    /// Where a chain lies in the volume, offset and length of each piece: `bytes` of it, at least one, or of a folder
+    /// all.
+    fn chain(&self, first: u32, bytes: Option<u64>) -> Result<Vec<(u64, u64)>> {
+        let (mut pieces, mut cluster, mut sum) = (Vec::<(u64, u64)>::new(), first, 0);
+        loop {
+            let wanted = bytes.map_or(u64::MAX, |bytes| bytes - sum);
+            let (offset, len) = (self.place(cluster)?, wanted.min(self.cluster_bytes()));
+            match pieces.last_mut() {
+                Some((start, before)) if *start + *before == offset => *before += len,
+                _ => pieces.push((offset, len)),
+            }
+            sum += len;
+            if bytes == Some(sum) {
+                return Ok(pieces);
             }
             cluster = self.next(cluster)?;
             // The last eight values of an entry mean that the chain ends.
             if cluster >= self.boot.width.mask() - 7 {
-                return if bytes.is_none() { Ok(content) } else { Err(damaged("a file ends early")) };
+                return if bytes.is_none() { Ok(pieces) } else { Err(damaged("a file ends early")) };
             }
-            if bytes.is_none() && content.len() as u64 > FOLDER_BYTES_MAX {
+            if bytes.is_none() && sum > FOLDER_BYTES_MAX {
                 return Err(damaged("a folder does not end"));
             }
         }
