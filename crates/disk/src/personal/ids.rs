@@ -5,7 +5,7 @@ use std::path::Path;
 use base::{Error, ErrorKind, Result};
 
 use super::parts::{Disk, Done};
-use super::references::{Replaced, refer};
+use super::references::{Replaced, look, replace};
 use crate::TableKind;
 use crate::tools::{Attached, run};
 
@@ -48,14 +48,15 @@ pub(super) fn renew(
     let (forth, back) = (pairs(disk, &changes, false), pairs(disk, &changes, true));
     let mut sought = pairs(disk, &changes, false);
     sought.extend(machine_id(machine));
-    let stale = refer(disk, &sought, false)?.stale;
+    let looked = look(disk, &sought)?;
+    let stale = &looked.stale;
     if !stale.is_empty() && !accepts_stale {
-        return Err(Error::new(ErrorKind::Refused, format!("{STALE}: {}", listed(&stale))));
+        return Err(Error::new(ErrorKind::Refused, format!("{STALE}: {}", listed(stale))));
     }
-    let result = set(disk, &changes, false).and_then(|()| refer(disk, &forth, true));
+    let result = set(disk, &changes, false).and_then(|()| replace(disk, &forth, &looked));
     let found = result.inspect_err(|_| {
         // The first error is the one that counts.
-        let _ = refer(disk, &back, true);
+        let _ = replace(disk, &back, &looked);
         let _ = set(disk, &changes, true);
     })?;
     done.push("new identifiers of disk and partitions".to_owned());
@@ -63,7 +64,7 @@ pub(super) fn renew(
         done.push(format!("{} references to them changed", found.count));
     }
     if !stale.is_empty() {
-        done.push(format!("{STALE}: {}", listed(&stale)));
+        done.push(format!("{STALE}: {}", listed(stale)));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! An identifier and its successor have the same length, so no file gets longer: GRUB's `grubenv` stays one block, and
 //! a file of a FAT is changed where it is.
 
+use std::collections::HashSet;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -67,32 +68,23 @@ pub(super) struct Replaced {
 pub(super) struct Found {
     /// How many references are in files that can be changed, or were.
     pub(super) count: usize,
-    /// The files with references that can't be changed.
+    /// The files with references that can't be changed, each with its partition.
     pub(super) stale: Vec<String>,
+    /// The files with others.
+    pub(super) known: HashSet<String>,
 }
 
-/// Looks for references to `identifiers` on `disk`. Replaces those that it can if `changes`.
-pub(super) fn refer(disk: &Disk<'_>, identifiers: &[Replaced], changes: bool) -> Result<Found> {
-    let search = Search { identifiers, changes };
-    let mut found = Found::default();
-    for (partition, kind, options) in disk.linux() {
-        let (mounted, device) = disk.mount(partition, kind, options)?;
-        let top = Root::at(mounted.path())?;
-        for below in places(kind) {
-            if let Some(root) = top.below(below) {
-                search.linux(&root, partition, &mut found)?;
-            }
-        }
-        drop(top);
-        mounted.end()?;
-        device.end()?;
+/// Looks for references to `identifiers` on `disk`.
+pub(super) fn look(disk: &Disk<'_>, identifiers: &[Replaced]) -> Result<Found> {
+    Search { identifiers, only: None }.disk(disk)
+}
+
+/// Replaces references to `identifiers` in the files that [`look`] knows.
+pub(super) fn replace(disk: &Disk<'_>, identifiers: &[Replaced], looked: &Found) -> Result<Found> {
+    if looked.known.is_empty() {
+        return Ok(Found::default());
     }
-    for partition in disk.map.partitions.iter().filter(|partition| is_fat(partition)) {
-        search.fat(disk.path, partition, &mut found).map_err(|error| {
-            error.within(format!("look for identifiers on partition {}", partition.number))
-        })?;
-    }
-    Ok(found)
+    Search { identifiers, only: Some(&looked.known) }.disk(disk)
 }
 
 fn is_fat(partition: &Partition) -> bool {
@@ -101,10 +93,39 @@ fn is_fat(partition: &Partition) -> bool {
 
 struct Search<'a> {
     identifiers: &'a [Replaced],
-    changes: bool,
+    /// The files that are changed; without, all are looked at.
+    only: Option<&'a HashSet<String>>,
 }
 
 impl Search<'_> {
+    fn disk(&self, disk: &Disk<'_>) -> Result<Found> {
+        let mut found = Found::default();
+        for (partition, kind, options) in disk.linux() {
+            let (mounted, device) = disk.mount(partition, kind, options)?;
+            let top = Root::at(mounted.path())?;
+            for below in places(kind) {
+                if let Some(root) = top.below(below) {
+                    self.linux(&root, partition, &mut found)?;
+                }
+            }
+            drop(top);
+            mounted.end()?;
+            device.end()?;
+        }
+        for partition in disk.map.partitions.iter().filter(|partition| is_fat(partition)) {
+            self.fat(disk.path, partition, &mut found).map_err(|error| {
+                error.within(format!("look for identifiers on partition {}", partition.number))
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// What a file is called, if it is to be looked at.
+    fn called(&self, name: &str, partition: &Partition) -> Option<String> {
+        let called = format!("{name} on partition {}", partition.number);
+        self.only.is_none_or(|only| only.contains(&called)).then_some(called)
+    }
+
     /// The files of a Linux filesystem.
     fn linux(&self, root: &Root, partition: &Partition, found: &mut Found) -> Result<()> {
         let top = root.files("", 0).into_iter().map(|path| (path, SETTINGS_BYTES_MAX));
@@ -117,9 +138,10 @@ impl Search<'_> {
             if path.starts_with("root") && path.to_string_lossy().contains("/.") {
                 continue;
             }
-            let Some(bytes) = root.read_up_to(&path, most)? else { continue };
             let name = path.to_string_lossy();
-            if let Some(new) = self.file(&name, &bytes, partition, found) {
+            let Some(called) = self.called(&name, partition) else { continue };
+            let Some(bytes) = root.read_up_to(&path, most)? else { continue };
+            if let Some(new) = self.file(&name, &bytes, called, found) {
                 root.write(&path, &new, 0o644)?;
             }
         }
@@ -132,8 +154,9 @@ impl Search<'_> {
         let files = FatFiles::of(Volume::new(&source, partition.extent))?;
         let failed = |error| Error::from_io(format!("write `{}`", path.display()), error);
         for file in files.all()?.iter().filter(|file| file.bytes <= BOOT_BYTES_MAX) {
+            let Some(called) = self.called(&file.path, partition) else { continue };
             let bytes = files.read(file)?;
-            let Some(new) = self.file(&file.path, &bytes, partition, found) else { continue };
+            let Some(new) = self.file(&file.path, &bytes, called, found) else { continue };
             let disk = std::fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
             let mut rest = &new[..];
             for (offset, len) in files.pieces(file)? {
@@ -147,7 +170,7 @@ impl Search<'_> {
     }
 
     /// Looks at one file. Returns what it is to hold, if it is to be changed.
-    fn file(&self, name: &str, bytes: &[u8], partition: &Partition, found: &mut Found) -> Option<Vec<u8>> {
+    fn file(&self, name: &str, bytes: &[u8], called: String, found: &mut Found) -> Option<Vec<u8>> {
         let places = places_of(bytes, self.identifiers);
         if places.is_empty() {
             return None;
@@ -163,9 +186,12 @@ impl Search<'_> {
         }
         found.count += count;
         if count < places.len() {
-            found.stale.push(format!("{name} on partition {}", partition.number));
+            found.stale.push(called.clone());
         }
-        (self.changes && count > 0).then_some(new)
+        if count > 0 {
+            found.known.insert(called);
+        }
+        (self.only.is_some() && count > 0).then_some(new)
     }
 }
 
