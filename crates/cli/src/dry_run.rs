@@ -77,7 +77,7 @@ pub(crate) const COMMANDS: &[(&str, DryRun)] = &[
     ("cluster drain", Plans),
     ("cluster lost", Plans),
     ("cluster rebalance", Plans),
-    ("cluster limit", Plans),
+    ("cluster limit", Reads),
     ("cluster rebuild-index", Refuses),
     ("cluster certificate", Reads),
     ("metadata", Refuses),
