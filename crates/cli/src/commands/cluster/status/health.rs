@@ -56,18 +56,19 @@ fn few(status: &ClusterStatus) -> Option<String> {
     (answering < least).then(|| format!("nothing can be stored until {least} devices answer"))
 }
 
-/// Disks that are full. Where such a device holds a part of the index, entries of that part wait for room.
+/// Disks that are full. They take no data, which goes to others, and at last no entries of the index, which can't.
 fn full(status: &ClusterStatus) -> Option<String> {
     let full = status.devices.iter().filter(|view| view.is_full());
     let devices: Vec<_> = full.map(|view| view.device.device.to_string()).collect();
     let named = devices.join(", ");
-    let advice =
-        "nothing may be stored until there is room on it, or until `cluster drain` has moved its part";
     match &devices[..] {
         [] => None,
-        [_] => Some(format!("the disk of device {named} is full: {advice}")),
+        [_] => Some(format!(
+            "the disk of device {named} is full, which can stop all puts: make room there, or drain it"
+        )),
         _ => Some(format!(
-            "the disks of devices {named} are full: make room there, or add devices and drain these"
+            "the disks of devices {named} are full, which can stop all puts: make room there, or add devices and \
+             drain these"
         )),
     }
 }
@@ -176,9 +177,9 @@ mod tests {
         );
         let mut full = well.clone();
         full.devices[2].device.free = 20 << 20;
-        assert!(health(&full).starts_with("the disk of device 3 is full: "), "{}", health(&full));
+        assert!(health(&full).starts_with("the disk of device 3 is full, "), "{}", health(&full));
         full.devices[4].device.free = 0;
-        assert!(health(&full).starts_with("the disks of devices 3, 5 are full: "), "{}", health(&full));
+        assert!(health(&full).starts_with("the disks of devices 3, 5 are full, "), "{}", health(&full));
         let mut busy = well;
         busy.devices[2].health =
             DeviceHealth { damaged: 1, incomplete: 2, mended: 5, ..DeviceHealth::default() };
