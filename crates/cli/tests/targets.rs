@@ -91,6 +91,11 @@ fn what_a_server_gives_is_right_on_a_missing_and_on_a_used_target() {
             bench.assert_lab("out.img", &format!("{before:?} fetch {more}"));
         }
         bench.assert_lab("two.img", &format!("{before:?} fetch --also"));
+        bench.target("out.qcow2", DISK_MIB, before);
+        let words = format!("fetch {} lab out.qcow2 --as qcow2 --token-file join.token", server.url);
+        well(&bench.see(&format!("{words} --overwrite")));
+        unpack(&bench, "out.qcow2");
+        bench.assert_lab("out.img", &format!("{before:?} fetch --as qcow2"));
     }
     let equal =
         bench.see(&format!("verify --disk out.img lab --repo {} --token-file join.token", server.url));
