@@ -108,6 +108,8 @@ fn a_dry_run_changes_nothing_of_a_cluster_and_limits_are_kept() {
     }
     assert_eq!(ordered(), 0);
     assert!(there("cluster limit").contains("may store 1.0 GiB"));
+    let drained = there("cluster drain 3 --yes");
+    assert!(drained.ends_with("exit: 0\n") && ordered() == 1, "{drained}");
 }
 
 #[test]
