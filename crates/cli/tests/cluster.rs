@@ -43,6 +43,15 @@ impl Trial {
     }
 }
 
+impl Drop for Trial {
+    /// A process that is stopped does not notice that the cluster ends.
+    fn drop(&mut self) {
+        for process in self.started["processes"].as_array().into_iter().flatten() {
+            let _ = std::process::Command::new("kill").args(["-CONT", &process["pid"].to_string()]).output();
+        }
+    }
+}
+
 #[test]
 fn a_repository_survives_two_of_five_devices() {
     let bench = Bench::new();
