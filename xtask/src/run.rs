@@ -53,16 +53,14 @@ pub(crate) fn run(root: &Path) -> Result<String, String> {
     let kinds = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"];
     let all = cargo(root, &[&["--config", &runner], &kinds[..]].concat(), Some((&times, &place)));
     let left = place.leave();
-    left.iter().for_each(|what| println!("left behind: {what}"));
     let examples = cargo(root, &["test", "--workspace", "--quiet", "--doc"], None);
     let notes = fs::read_to_string(&times).map_err(|error| failed("read", error))?;
     let ran: Vec<Ran> = notes.lines().filter_map(read).collect();
     let table = table(&ran, built, begin.elapsed(), &times);
-    let tidy = if left.is_empty() { Ok(()) } else { Err("tests left something behind".to_owned()) };
-    match all.and(examples).and(tidy) {
-        Ok(()) => Ok(table),
-        Err(error) => Err(format!("{error}\n{table}")),
-    }
+    let mut reasons: Vec<String> = [all, examples].into_iter().filter_map(Result::err).collect();
+    reasons.extend(left.iter().map(|what| format!("left behind: {what}")));
+    // The reasons are last: who sees only the end of what was printed needs them most.
+    if reasons.is_empty() { Ok(table) } else { Err(format!("{table}\n{}", reasons.join("\n"))) }
 }
 
 fn cargo(root: &Path, words: &[&str], run: Option<(&Path, &Place)>) -> Result<(), String> {
