@@ -6,6 +6,7 @@ mod crowded;
 mod forged;
 mod greedy;
 mod latecomers;
+mod newcomers;
 mod packets;
 mod peer;
 mod silence;

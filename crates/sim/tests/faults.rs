@@ -32,6 +32,11 @@ fn seeds_that_once_broke_a_rule_pass() {
     // A server that starts again when its last receiver is done has a session that nobody ever joined.
     let outcome = run(&Scenario::mixed(71_204_280_598_584));
     assert!(outcome.violations.is_empty(), "{:#?}", outcome.violations);
+    // For seconds after hundreds of silent hosts had been admitted, the search for the rate heard nearly nothing.
+    for seed in [50_108_448_842_085, 160_108_448_841_990, 50_108_448_842_263] {
+        let outcome = run(&Scenario::harsh(seed));
+        assert!(outcome.violations.is_empty(), "{:#?}", outcome.violations);
+    }
 }
 
 #[test]

@@ -43,6 +43,9 @@ use crate::multicast::wire::status::{Echo, STATUS_REPAIRS_MAX, Status, encode_by
 const STATUS_BUSY: Duration = Duration::from_millis(10);
 /// Share of the rate that STATUS packets may use while the server sends blocks, in parts per million.
 const STATUS_SHARE: u64 = 2_000;
+/// The same while the report interval falls since fewer receivers report than were admitted: until it has fallen, the
+/// search for the rate hears nearly nothing.
+const STATUS_SHARE_FALLING: u64 = 20_000;
 /// Time between STATUS packets while nothing is left to send: the first interval, which doubles up to the second.
 const STATUS_IDLE_MIN: Duration = Duration::from_millis(2);
 const STATUS_IDLE_MAX: Duration = Duration::from_millis(200);
@@ -133,6 +136,9 @@ pub struct Server {
     status_bytes: u64,
     /// The report interval in the last STATUS.
     report_interval: Duration,
+    /// Number of receivers that it was for; and whether it still falls since these became fewer.
+    reporting: u32,
+    interval_falls: bool,
     idle: bool,
     /// The last report, for the echo: its receiver, its timestamp, and when it arrived.
     last_report: Option<(ReceiverId, u32, Instant)>,
@@ -179,6 +185,8 @@ impl Server {
             status_idle: STATUS_IDLE_MAX,
             status_bytes: 100,
             report_interval: Duration::ZERO,
+            reporting: 0,
+            interval_falls: false,
             idle: true,
             last_report: None,
             ending: Ending::Open,
@@ -355,18 +363,20 @@ impl Server {
     }
 
     fn status(&mut self, now: Instant) -> Transmit {
-        let busy = self.time_of(self.status_bytes * 1_000_000 / STATUS_SHARE).max(STATUS_BUSY);
+        // Receivers may be silent for some report intervals. The interval depends on the rate and the number of
+        // receivers.
+        let report_interval = self.report_interval(now);
+        let share = if self.interval_falls { STATUS_SHARE_FALLING } else { STATUS_SHARE };
+        let busy = self.time_of(self.status_bytes * 1_000_000 / share).max(STATUS_BUSY);
         let gap = if self.idle || self.muted { self.status_idle } else { busy };
         self.status_idle = (gap * 2).min(STATUS_IDLE_MAX);
+        let gap = if self.interval_falls { gap.min(busy) } else { gap };
         (self.status_at, self.status_last) = (now + gap, now);
         let echo = self.last_report.map(|(receiver, timestamp_us, at)| Echo {
             receiver,
             timestamp_us,
             age_us: u32::try_from(now.since(at).as_micros()).unwrap_or(u32::MAX),
         });
-        // Receivers may be silent for some report intervals. The interval depends on the rate and the number of
-        // receivers.
-        let report_interval = self.report_interval(now);
         self.members.set_timeout(self.config.receiver_timeout.max(report_interval * REPORTS_MISSED_MAX));
         let receivers = self.members.reporting(now);
         let status = Status {
@@ -397,7 +407,10 @@ impl Server {
         let interval = interval.clamp(least, most);
         // When many newcomers turn out to be silent the interval becomes much shorter. If they only had no time to
         // report, all of them would report at once; in small steps some are heard first, and count again.
-        self.report_interval = interval.max(self.report_interval * 3 / 4);
+        let step = self.report_interval * 3 / 4;
+        let fewer = receivers < std::mem::replace(&mut self.reporting, receivers);
+        self.interval_falls = interval < step && (fewer || self.interval_falls);
+        self.report_interval = interval.max(step);
         self.report_interval
     }
 
