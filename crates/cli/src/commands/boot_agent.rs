@@ -10,7 +10,7 @@ use net::clock::Stop;
 use net::interface;
 use net::machine_key::MachineKey;
 
-use self::work::Job;
+use self::work::{Far, Job};
 use super::Context;
 use super::caller::Caller;
 use super::facts::{describe, facts};
@@ -116,8 +116,10 @@ impl<'a> Agent<'a> {
                     let (name, server, fingerprint) =
                         (answer.name, self.caller.server(), self.caller.fingerprint);
                     let task = Job { server, fingerprint, disk, secret, name };
-                    let mut log = Log::default();
-                    let done = self.caller.at_work(job, &|| None, &|_| {}, || task.run(&work, &mut log));
+                    let (far, mut log) = (Far::default(), Log::default());
+                    let how_far = || far.lock().clone();
+                    let done =
+                        self.caller.at_work(job, &how_far, &|_| {}, || task.run(&work, &far, &mut log));
                     let failure = done.err().map(|failure| failure.message);
                     if let Some(why) = &failure {
                         output.warning(why);

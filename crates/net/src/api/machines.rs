@@ -79,7 +79,7 @@ pub struct MachineCall {
 /// How far a job is that an agent works on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobProgress {
-    /// `compare`, `install` or `verify`.
+    /// `compare`, `install` or `verify`; `capture`; `wipe`.
     pub step: String,
     /// Bytes of this step that are done.
     pub done_bytes: u64,

@@ -1,12 +1,15 @@
 //! The work of a job: other commands of this program do it, and show their progress on this machine's console.
 
-use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use net::api::{After, Work};
+use base::units::show_bytes;
+use net::api::{After, JobProgress, Work};
 use net::token::{Fingerprint, JoinToken, Secret};
+use parking_lot::Mutex;
+use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::commands::job_log::{Log, cut};
@@ -14,6 +17,13 @@ use crate::exit::{Exit, Failure, Result};
 
 /// The rule for the disk of a job that names none: there must be just one.
 const ONLY_DISK: &str = "disk:size=>=0";
+/// A disk is erased in pieces of this many bytes, so that one hears how far that is.
+const WIPED_AT_ONCE: u64 = 1 << 30;
+/// One in so many records of progress, which come each second, is shown on the console.
+const RECORDS_A_LINE: u32 = 10;
+
+/// How far a job is, as those hear who ask the server.
+pub(super) type Far = Mutex<Option<JobProgress>>;
 
 /// What a job says, besides its work.
 pub(super) struct Job<'a> {
@@ -26,18 +36,18 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Does `work`.
-    pub(super) fn run(&self, work: &Work, log: &mut Log) -> Result<()> {
+    /// Does `work`. How far an install is tells its fetch.
+    pub(super) fn run(&self, work: &Work, far: &Far, log: &mut Log) -> Result<()> {
         match work {
             Work::Install { reference, after } => self.install(reference, *after, log),
             Work::Capture { image } => {
                 let disk = self.disk()?;
                 let token = self.token()?;
                 let mut command = Command::new("diskcast");
-                command.args(["--yes", "capture"]).arg(disk).arg(image).args(["--to", self.server]);
-                said(command.arg("--token-file").arg(token.path()), log)
+                command.args(["--yes", "--json", "capture"]).arg(disk).arg(image).args(["--to", self.server]);
+                told(command.arg("--token-file").arg(token.path()), far, log)
             }
-            Work::Wipe => self.wipe(log),
+            Work::Wipe => wipe(&self.disk()?, far, log),
             Work::Shell => Ok(()),
             Work::Put(_) => {
                 let text = "this machine booted from the network: the job is for its own system";
@@ -97,13 +107,60 @@ impl Job<'_> {
         }
         Ok(())
     }
+}
 
-    /// Erases the disk: its signatures first, so that a machine that fails in between starts from nothing by halves.
-    /// Both programs refuse a disk that is in use.
-    fn wipe(&self, log: &mut Log) -> Result<()> {
-        let disk = OsString::from(self.disk()?);
-        said(Command::new("wipefs").arg("--all").arg(&disk), log)?;
-        said(Command::new("blkdiscard").args(["--zeroout", "--verbose"]).arg(&disk), log)
+/// Erases a disk: its signatures first, so that a machine that fails in between starts from nothing by halves. Both
+/// programs refuse a disk that is in use.
+fn wipe(disk: &Path, far: &Far, log: &mut Log) -> Result<()> {
+    let of_disk = |error| base::Error::from_io(format!("look at {}", disk.display()), error);
+    let size = File::open(disk).and_then(|mut disk| disk.seek(SeekFrom::End(0))).map_err(of_disk)?;
+    said(Command::new("wipefs").arg("--all").arg(disk), log)?;
+    let mut done = 0;
+    while done < size {
+        let bytes = WIPED_AT_ONCE.min(size - done);
+        let piece = ["--offset".to_owned(), done.to_string(), "--length".to_owned(), bytes.to_string()];
+        said(Command::new("blkdiscard").arg("--zeroout").args(piece).arg(disk), log)?;
+        done += bytes;
+        *far.lock() = Some(JobProgress { step: "wipe".to_owned(), done_bytes: done, total_bytes: size });
+    }
+    let erased = format!("{} of {} are zeros", show_bytes(done), disk.display());
+    writeln!(std::io::stderr(), "{erased}")?;
+    log.add(&erased);
+    Ok(())
+}
+
+/// The same as [`said`] for a command of this program with `--json`, which says how far it is on its standard output.
+fn told(command: &mut Command, far: &Far, log: &mut Log) -> Result<()> {
+    let (records, to) = std::io::pipe()?;
+    command.stdout(to);
+    std::thread::scope(|scope| {
+        scope.spawn(|| listen(records, far));
+        let done = said(command, log);
+        // The last one that could write is this, and the thread waits for its end.
+        command.stdout(Stdio::null());
+        done
+    })
+}
+
+/// Reads records until their end, and keeps how far the command is; a line of it goes to the console now and then.
+fn listen(records: impl Read, far: &Far) {
+    let mut seen = 0;
+    for line in BufReader::new(records).lines().map_while(|line| line.ok()) {
+        let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
+        let bytes = |name: &str| record[name].as_u64().unwrap_or(0);
+        if record["type"] != "progress" {
+            continue;
+        }
+        let step = record["stage"].as_str().unwrap_or_default().to_owned();
+        let progress = JobProgress { step, done_bytes: bytes("bytes"), total_bytes: bytes("total_bytes") };
+        seen += 1;
+        if seen % RECORDS_A_LINE == 0 {
+            let JobProgress { step, done_bytes, total_bytes } = &progress;
+            let (done, total) = (show_bytes(*done_bytes), show_bytes(*total_bytes));
+            // A console that takes nothing must not stop the work.
+            let _ = writeln!(std::io::stderr(), "{step}: {done} of {total}");
+        }
+        *far.lock() = Some(progress);
     }
 }
 
@@ -137,4 +194,26 @@ fn said(command: &mut Command, log: &mut Log) -> Result<()> {
         .expect("the last one is not empty");
     cut(&mut words);
     Err(Failure::new(Exit::Failed, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_says_how_far_it_is_and_why_it_fails() {
+        let (far, mut log) = (Far::default(), Log::default());
+        let script = r#"
+            echo '{"type":"progress","stage":"capture","bytes":7,"total_bytes":9}'
+            echo 'no record'
+            echo '{"type":"note","message":"one"}'
+            echo 'warning: one' >&2
+            echo 'error: the disk is gone' >&2
+            exit 1"#;
+        let failure = told(Command::new("sh").args(["-c", script]), &far, &mut log).unwrap_err();
+        assert_eq!(failure.message, "the disk is gone");
+        let expected = JobProgress { step: "capture".to_owned(), done_bytes: 7, total_bytes: 9 };
+        assert_eq!(*far.lock(), Some(expected));
+        assert_eq!(log.into_text().as_deref(), Some("warning: one\nerror: the disk is gone\n"));
+    }
 }
