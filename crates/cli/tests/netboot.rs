@@ -75,6 +75,8 @@ fn a_machine_is_taken_back_and_its_image_goes_to_another() {
     machine.wait_for("waiting: an administrator must confirm the key", FAILED, PATIENCE).unwrap();
     let key = site.host(&card(1))["key"]["fingerprint"].as_str().unwrap().to_owned();
     assert!(site.tell(&format!("hosts admit {key}")).contains("admitted lab-1"));
+    // Emulated, the capture takes several of the five seconds after which the machine says how far it is.
+    wait_until("it says how far it is", || site.host(&card(1))["progress"]["step"] == "capture");
     machine.wait_for("starting from the disk", FAILED, PATIENCE).unwrap();
     let versions = site.bench.see("images back");
     assert!(versions.contains("out:       1  3.0 GiB") && versions.contains("root@lab-1"), "{versions}");
