@@ -10,12 +10,12 @@ use crate::common::{Bench, Served, assert_same, star_with_image};
 const HOSTS: u32 = 3;
 
 /// What each host reports, and the payload that the server sent by multicast. `fault` befalls the network before.
-fn fetched(fault: impl FnOnce(&Star)) -> Option<(Vec<Value>, u64, u64)> {
-    let (star, bench, disk) = star_with_image(HOSTS, 64)?;
+fn fetched(fault: impl FnOnce(&mut Star)) -> Option<(Vec<Value>, u64, u64)> {
+    let (mut star, bench, disk) = star_with_image(HOSTS, 64)?;
     for host in 0..=HOSTS {
         star.shape_host(host, 40_000_000, 256 << 10).unwrap();
     }
-    fault(&star);
+    fault(&mut star);
     let listen = format!("{}:7717", star.host(0).ipv4());
     let words = format!("serve --listen {listen} --interface eth0 --token-out join.token --json");
     let server = Served::start(bench.command_in(star.host(0), &words));
@@ -58,6 +58,20 @@ fn hosts_whose_reports_are_lost_get_it_from_each_other() {
     );
     let unicast: u64 = reports.iter().map(|report| number(report, "unicast_bytes")).sum();
     assert!(sent < image / 2 && unicast < image * 3 / 2, "{sent} and {unicast} bytes of {image}");
+}
+
+/// It notices that when the others are done, and nobody reports any more.
+#[test]
+fn a_host_that_alone_is_not_heard_gets_what_it_lacks_in_other_ways() {
+    let told = fetched(|star| {
+        star.refuse_reports_of(2).unwrap();
+        // What it loses it can't ask for.
+        star.set_loss(2, 10_000).unwrap();
+    });
+    let Some((reports, ..)) = told else { return };
+    assert!(reason(&reports[1]).contains("hears nothing at its UDP port"), "{}", reports[1]);
+    let others = [&reports[0], &reports[2]];
+    assert!(others.iter().all(|report| !reason(report).contains("hears nothing")), "{reports:?}");
 }
 
 #[test]

@@ -103,9 +103,22 @@ impl Star {
     /// # Errors
     /// `Io` with the output of `nft`.
     pub fn refuse_reports(&self) -> Result<()> {
-        let rules = "table inet reports { chain input { type filter hook input priority 0; \
-                     udp dport 7719-7818 drop; }; }\n";
-        nft(self.host(0).namespace(), rules)
+        self.refuse("udp dport 7719-7818")
+    }
+
+    /// The same for reports of host `index` alone.
+    ///
+    /// # Errors
+    /// `Io` with the output of `nft`.
+    pub fn refuse_reports_of(&self, index: u32) -> Result<()> {
+        self.refuse(&format!("ip saddr {} udp dport 7719-7818", self.host(index).ipv4()))
+    }
+
+    fn refuse(&self, packets: &str) -> Result<()> {
+        let rules = format!(
+            "table inet reports {{ chain input {{ type filter hook input priority 0; {packets} drop; }}; }}\n"
+        );
+        nft(self.host(0).namespace(), &rules)
     }
 
     /// The interface of host `index`, and its port, carry packets of up to `mtu_bytes`, while the rest of the network
