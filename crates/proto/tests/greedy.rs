@@ -2,10 +2,12 @@
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    Cause, Downstream, Gathering, Key, Lacking, MachineId, NeedBlocks, NeedRange, NeedSymbols, ObjectRange,
-    RateConfig, Receiver, ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server,
-    ServerConfig, ServerEvent, Shape, Transmit, Upstream, open_downstream, open_upstream, seal,
+    Cause, Downstream, Key, Lacking, MachineId, NeedBlocks, NeedRange, NeedSymbols, ObjectRange, Receiver,
+    ReceiverConfig, ReceiverCounters, ReceiverEvent, ReceiverId, Report, Server, ServerConfig, ServerEvent,
+    Shape, Transmit, Upstream, open_downstream, open_upstream, seal,
 };
+
+use crate::common::server_config;
 
 const KEY: Key = Key([1; 16]);
 
@@ -28,15 +30,9 @@ fn whole(first: u64, count: u32, urgent: bool) -> NeedRange {
 
 fn config() -> ServerConfig {
     ServerConfig {
-        shape: SHAPE,
-        object_bytes: vec![BLOCKS * 1024; COUNT as usize].into(),
-        rate: RateConfig { initial: 100_000_000, floor: 100_000_000, ceiling: 100_000_000 },
-        overhead_bytes: 42,
-        signature_bytes: 0,
-        run_blocks_max: 16,
         cache_bytes: 64 << 20,
-        gathering: Gathering::default(),
         receiver_timeout: Duration::from_secs(100),
+        ..server_config(SHAPE, BLOCKS * 1024, 100_000_000)
     }
 }
 

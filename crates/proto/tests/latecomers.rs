@@ -2,10 +2,12 @@
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    BlockHeader, Cause, Disposition, Downstream, Gathering, Lacking, MachineId, NeedRange, NeedSymbols,
-    ObjectRange, RateConfig, Receiver, ReceiverConfig, ReceiverCounters, ReceiverId, Report, Run, Server,
-    ServerConfig, ServerEvent, Shape, Transmit, Upstream,
+    BlockHeader, Cause, Disposition, Downstream, Lacking, MachineId, NeedRange, NeedSymbols, ObjectRange,
+    Receiver, ReceiverConfig, ReceiverCounters, ReceiverId, Report, Run, Server, ServerEvent, Shape,
+    Transmit, Upstream,
 };
+
+use crate::common::server_config;
 
 /// One head and three other objects, of 100 blocks each.
 const SHAPE: Shape = Shape { session: 1, epoch: 1, objects: 4, heads: 1, block_bytes: 1024 };
@@ -51,19 +53,8 @@ fn of_a_pass_whose_begin_was_missed_nothing_is_taken() {
 
 /// A server whose two receivers want everything, at the time when the head and some of the other objects went out.
 fn server() -> (Server, Instant) {
-    let config = ServerConfig {
-        shape: SHAPE,
-        object_bytes: vec![OBJECT_BYTES; 4].into(),
-        rate: RateConfig { initial: 100_000_000, floor: 100_000_000, ceiling: 100_000_000 },
-        overhead_bytes: 42,
-        signature_bytes: 0,
-        run_blocks_max: 16,
-        cache_bytes: 1 << 20,
-        gathering: Gathering::default(),
-        receiver_timeout: Duration::from_secs(10),
-    };
     let mut now = Instant::ZERO;
-    let mut server = Server::new(now, config);
+    let mut server = Server::new(now, server_config(SHAPE, OBJECT_BYTES, 100_000_000));
     (0..2).for_each(|receiver| server.admit(now, ReceiverId(receiver), MachineId(receiver)));
     let whole = NeedRange { objects: ObjectRange { first: 0, count: 4 }, cause: Cause::Late, urgent: false };
     report(&mut server, now, 0, Lacking { whole: vec![whole], ..Lacking::default() });

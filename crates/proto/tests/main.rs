@@ -2,6 +2,7 @@
 //! `cargo test --workspace --test proto urgent::`.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod common;
 mod crowded;
 mod forged;
 mod greedy;

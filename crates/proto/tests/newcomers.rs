@@ -3,10 +3,11 @@
 
 use base::{Duration, Instant};
 use proto::multicast::{
-    Cause, Downstream, Gathering, Key, Lacking, MachineId, NeedRange, ObjectRange, RateConfig,
-    ReceiverCounters, ReceiverId, Report, Server, ServerConfig, ServerEvent, Shape, Transmit, Upstream,
-    open_downstream, seal,
+    Cause, Downstream, Key, Lacking, MachineId, NeedRange, ObjectRange, ReceiverCounters, ReceiverId, Report,
+    Server, ServerEvent, Shape, Transmit, Upstream, open_downstream, seal,
 };
+
+use crate::common::server_config;
 
 const SHAPE: Shape = Shape { session: 1, epoch: 1, objects: 400, heads: 1, block_bytes: 1024 };
 const OBJECT_BYTES: u32 = 10 * 1024;
@@ -17,20 +18,8 @@ const BITS_PER_SECOND: u64 = 1_000_000;
 
 /// The report interval, as the STATUS of a server say it that one receiver reports to, each with its time.
 fn intervals(silent: u32, until: Duration) -> Vec<(Instant, Duration)> {
-    let rate = RateConfig { initial: BITS_PER_SECOND, floor: BITS_PER_SECOND, ceiling: BITS_PER_SECOND };
-    let config = ServerConfig {
-        shape: SHAPE,
-        object_bytes: vec![OBJECT_BYTES; usize::try_from(SHAPE.objects).unwrap()].into(),
-        rate,
-        overhead_bytes: 42,
-        signature_bytes: 0,
-        run_blocks_max: 16,
-        cache_bytes: 1 << 20,
-        gathering: Gathering::default(),
-        receiver_timeout: Duration::from_secs(10),
-    };
     let mut now = Instant::ZERO;
-    let mut server = Server::new(now, config);
+    let mut server = Server::new(now, server_config(SHAPE, OBJECT_BYTES, BITS_PER_SECOND));
     (0..=silent).for_each(|receiver| server.admit(now, ReceiverId(receiver), MachineId(receiver)));
     let mut told = Vec::new();
     let mut report_at = now;

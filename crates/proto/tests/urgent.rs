@@ -2,9 +2,11 @@
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{
-    Downstream, Gathering, MachineId, ObjectRange, RateConfig, Receiver, ReceiverConfig, ReceiverId, Server,
-    ServerConfig, ServerEvent, Shape, Status, Transmit, Upstream,
+    Downstream, MachineId, ObjectRange, Receiver, ReceiverConfig, ReceiverId, Server, ServerConfig,
+    ServerEvent, Shape, Status, Transmit, Upstream,
 };
+
+use crate::common::server_config;
 
 const SHAPE: Shape = Shape { session: 1, epoch: 1, objects: 100, heads: 1, block_bytes: 1024 };
 const OBJECT_BYTES: u32 = 10 * 1024;
@@ -74,17 +76,7 @@ fn what_comes_soon_is_not_asked_for_out_of_its_turn() {
 
 /// The objects whose passes begin, in order, if the server gets these packets first.
 fn sent(packets: Vec<Vec<u8>>) -> Vec<u64> {
-    let config = ServerConfig {
-        shape: SHAPE,
-        object_bytes: vec![OBJECT_BYTES; 100].into(),
-        rate: RateConfig { initial: 100_000_000, floor: 100_000_000, ceiling: 100_000_000 },
-        overhead_bytes: 42,
-        signature_bytes: 0,
-        run_blocks_max: 16,
-        cache_bytes: 100 << 10,
-        gathering: Gathering::default(),
-        receiver_timeout: Duration::from_secs(10),
-    };
+    let config = ServerConfig { cache_bytes: 100 << 10, ..server_config(SHAPE, OBJECT_BYTES, 100_000_000) };
     let (mut now, mut sent) = (Instant::ZERO, Vec::new());
     let mut server = Server::new(now, config);
     (0..2).for_each(|number| server.admit(now, ReceiverId(number), MachineId(number)));
