@@ -1,5 +1,8 @@
 //! What is sent of what a job said.
 
+use net::api::JobProgress;
+use serde_json::Value;
+
 /// Longest words of a failure, and longest log, that are sent, in bytes.
 const WORDS_BYTES_MAX: usize = 1500;
 const LOG_BYTES_MAX: usize = 16 << 10;
@@ -7,6 +10,16 @@ const LOG_BYTES_MAX: usize = 16 << 10;
 /// Cuts the words of a failure.
 pub(super) fn cut(words: &mut String) {
     words.truncate(words.floor_char_boundary(WORDS_BYTES_MAX));
+}
+
+/// How far a command is that was started with `--json`, if `record` tells it.
+pub(super) fn progress_of(record: &Value) -> Option<JobProgress> {
+    let bytes = |name: &str| record[name].as_u64().unwrap_or(0);
+    (record["type"] == "progress").then(|| JobProgress {
+        step: record["stage"].as_str().unwrap_or_default().to_owned(),
+        done_bytes: bytes("bytes"),
+        total_bytes: bytes("total_bytes"),
+    })
 }
 
 /// What the commands have said.

@@ -5,14 +5,14 @@ use std::io::{BufRead as _, BufReader, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use base::units::show_bytes;
+use base::units::{show_bytes, show_seconds};
 use net::api::{After, JobProgress, Work};
 use net::token::{Fingerprint, JoinToken, Secret};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use crate::commands::job_log::{Log, cut};
+use crate::commands::job_log::{Log, cut, progress_of};
 use crate::exit::{Exit, Failure, Result};
 
 /// The rule for the disk of a job that names none: there must be just one.
@@ -124,7 +124,8 @@ fn wipe(disk: &Path, far: &Far, log: &mut Log) -> Result<()> {
         *far.lock() = Some(JobProgress { step: "wipe".to_owned(), done_bytes: done, total_bytes: size });
     }
     let erased = format!("{} of {} are zeros", show_bytes(done), disk.display());
-    writeln!(std::io::stderr(), "{erased}")?;
+    // All is done, also if the console takes nothing.
+    let _ = writeln!(std::io::stderr(), "{erased}");
     log.add(&erased);
     Ok(())
 }
@@ -147,18 +148,14 @@ fn listen(records: impl Read, far: &Far) {
     let mut seen = 0;
     for line in BufReader::new(records).lines().map_while(|line| line.ok()) {
         let Ok(record) = serde_json::from_str::<Value>(&line) else { continue };
-        let bytes = |name: &str| record[name].as_u64().unwrap_or(0);
-        if record["type"] != "progress" {
-            continue;
-        }
-        let step = record["stage"].as_str().unwrap_or_default().to_owned();
-        let progress = JobProgress { step, done_bytes: bytes("bytes"), total_bytes: bytes("total_bytes") };
+        let Some(progress) = progress_of(&record) else { continue };
         seen += 1;
         if seen % RECORDS_A_LINE == 0 {
             let JobProgress { step, done_bytes, total_bytes } = &progress;
             let (done, total) = (show_bytes(*done_bytes), show_bytes(*total_bytes));
+            let left = record["left_seconds"].as_u64().map(|left| format!(", {} left", show_seconds(left)));
             // A console that takes nothing must not stop the work.
-            let _ = writeln!(std::io::stderr(), "{step}: {done} of {total}");
+            let _ = writeln!(std::io::stderr(), "{step}: {done} of {total}{}", left.unwrap_or_default());
         }
         *far.lock() = Some(progress);
     }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use base::Digest;
-use net::api::{Copies, HostJob, HostWord};
+use net::api::{Copies, HostJob, HostWord, JobProgress};
 use net::clock::Stop;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -21,6 +21,7 @@ use super::speaker::Speaker;
 use super::token::JobToken;
 use super::{attach, copy, options, volume};
 use crate::args::{DisksFolder, Keeping};
+use crate::commands::job_log::progress_of;
 use crate::exit::{Exit, Failure, Result};
 use crate::{runtime, target};
 
@@ -180,14 +181,14 @@ impl Work {
         let (mut done, mut failure) = (None, None);
         for line in BufReader::new(child.stdout.take().expect("it is piped")).lines() {
             let Ok(record) = serde_json::from_str::<Value>(&line?) else { continue };
-            let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
+            if let Some(JobProgress { step, done_bytes, total_bytes }) = progress_of(&record) {
+                speaker.say(&HostWord::Progress { step, done_bytes, total_bytes });
+            }
             match record["type"].as_str() {
-                Some("progress") => {
-                    let bytes = |name: &str| record[name].as_u64().unwrap_or(0);
-                    let (done_bytes, total_bytes) = (bytes("bytes"), bytes("total_bytes"));
-                    speaker.say(&HostWord::Progress { step: text("stage"), done_bytes, total_bytes });
+                Some("fetched") => {
+                    let root = record["root"].as_str().unwrap_or_default().to_owned();
+                    done = Some((root, record));
                 }
-                Some("fetched") => done = Some((text("root"), record.clone())),
                 // All is done, and it goes on by itself.
                 Some("serving") if serves.is_some() => {
                     *self.child.lock() = None;
