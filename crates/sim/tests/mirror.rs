@@ -22,6 +22,13 @@ fn nothing_acknowledged_is_lost_and_nothing_torn_is_served() {
 }
 
 #[test]
+fn seeds_that_once_broke_a_rule_pass() {
+    // A node that chunks needed no more failed, and with it reads of these chunks.
+    let outcome = run(&MirrorScenario::mixed(162_381_293_880_059));
+    assert!(outcome.violations.is_empty(), "{:#?}", outcome.violations);
+}
+
+#[test]
 fn equal_seeds_give_equal_runs() {
     for seed in 0..10 {
         let traces = [(); 2].map(|()| run(&MirrorScenario::mixed(seed)).trace);

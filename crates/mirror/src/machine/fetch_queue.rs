@@ -266,6 +266,27 @@ impl Supply {
         self.wants.contains_key(&Item::Chunk(chunk))
     }
 
+    /// The priority of a wanted chunk, if a node must be fetched first.
+    pub(in crate::machine) fn needs_node(&self, chunk: u64) -> Option<Priority> {
+        let want = self.wants.get(&Item::Chunk(chunk));
+        want.filter(|want| want.state == State::NeedsNode).map(|want| want.priority)
+    }
+
+    /// Removes the chunks below the node at `place`, of a disk with `count` chunks, from the nodes above it that they
+    /// waited for.
+    pub(in crate::machine) fn take_dependents_above(&mut self, place: NodePlace, count: u64) -> Vec<u64> {
+        let below = Self::span(place, count);
+        let mut taken = Vec::new();
+        let mut above = place;
+        while above.level + 1 < self.height {
+            above = NodePlace { level: above.level + 1, number: above.number / FANOUT };
+            if let Some(want) = self.wants.get_mut(&Item::Node(above)) {
+                taken.extend(want.dependents.extract_if(.., |chunk| below.contains(chunk)));
+            }
+        }
+        taken
+    }
+
     /// Whether a read waits for the chunk.
     pub(in crate::machine) fn is_demanded(&self, chunk: u64) -> bool {
         self.wants.get(&Item::Chunk(chunk)).is_some_and(|want| want.priority == Priority::Demand)

@@ -156,3 +156,66 @@ impl Core {
         Some(self.enter(Op::Fetch(Fetch::arrived(item, priority, self.supply.tree, bytes, empty))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::Instant;
+
+    use crate::machine::{Config, Core, Cut, Done, Failure, Held, Io, Item, NodePlace, Request, Step};
+
+    const NOW: Instant = Instant::ZERO;
+    const ROOT: Item = Item::Node(NodePlace { level: 1, number: 0 });
+    const LEAF: Item = Item::Node(NodePlace { level: 0, number: 0 });
+
+    #[test]
+    fn a_read_whose_leaf_arrives_does_not_wait_for_the_node_above_it() {
+        let cut = Cut { size_sectors: 300 * 8, chunk_sectors: 8, height: 2 };
+        let config = Config {
+            sources: vec![4],
+            fetches_max: 4,
+            demand_reserve: 1,
+            give_up: None,
+            ahead_chunks_max: 0,
+            background_per_second: 0,
+            journal_bytes_max: 1000,
+        };
+        let mut core = Core::new(cut, config, Held::default(), 100);
+        let [near, far] = [0, 256].map(|chunk| {
+            let read = core.submit(Request::Read(chunk * 8..chunk * 8 + 1));
+            assert_eq!(core.step(NOW, read), Step::Wait);
+            read
+        });
+        let root = core.poll_begin(NOW).expect("no node is known");
+        let asks_for = |item| Step::Do(Io::Fetch { item, source: 0 });
+        assert_eq!(core.step(NOW, root), asks_for(ROOT));
+        let leaf = core.arrived(LEAF, Done::Node { empty: vec![false; 256], bytes: 100 });
+        assert_eq!(core.step(NOW, leaf.expect("it is needed")), Step::Over(Ok(())));
+        let chunk = core.poll_begin(NOW).expect("the leaf of one chunk is known");
+        assert_eq!(core.step(NOW, chunk), asks_for(Item::Chunk(0)));
+        // The source has the node above damaged: what needs it fails, what does not goes on.
+        let (mut now, mut asked) = (NOW, Some(root));
+        while core.poll_wake().inspect(|&woken| assert_eq!(woken, far)).is_none() {
+            if let Some(root) = asked {
+                core.done(now, root, Done::Failed(Failure::Damaged));
+                assert_eq!(core.step(now, root), Step::Over(Ok(())));
+            }
+            asked = core.poll_begin(now);
+            match asked {
+                Some(root) => assert_eq!(core.step(now, root), asks_for(ROOT)),
+                None => {
+                    now = core.poll_timeout().unwrap_or(now);
+                    core.handle_timeout(now);
+                }
+            }
+        }
+        assert_eq!(core.step(now, far), Step::Over(Err(Failure::Damaged)));
+        core.done(now, chunk, Done::Chunk(10));
+        let fill = Io::Fill { chunk: 0, parts: std::iter::once(0..8).collect() };
+        assert_eq!(core.step(now, chunk), Step::Do(fill));
+        core.done(now, chunk, Done::Well);
+        assert!(matches!(core.step(now, chunk), Step::Do(Io::Append(_))));
+        core.done(now, chunk, Done::Appended(200));
+        assert_eq!(core.step(now, chunk), Step::Over(Ok(())));
+        assert_eq!(core.step(now, near), Step::Do(Io::Read(0..1)));
+    }
+}

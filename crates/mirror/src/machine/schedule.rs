@@ -194,18 +194,25 @@ impl Core {
     /// Ends a successful fetch: wakes the waiting operations, and continues with the chunks that needed this node.
     pub(in crate::machine) fn fetched(&mut self, item: Item, priority: Priority) {
         self.stop_running(priority);
-        let (waiters, dependents) = self.supply.remove(item);
+        let (waiters, mut dependents) = self.supply.remove(item);
         self.wakes.extend(waiters);
+        if let Item::Node(place) = item {
+            // By multicast a node can arrive before those above it, which these chunks need no more.
+            dependents.extend(self.supply.take_dependents_above(place, self.cut.chunks()));
+        }
         for chunk in dependents {
-            let want = self.supply.wants.get(&Item::Chunk(chunk));
-            let Some(want) = want.filter(|want| want.state == State::NeedsNode) else { continue };
-            let priority = want.priority;
-            if self.is_chunk_here(chunk) {
-                let (waiters, _) = self.supply.remove(Item::Chunk(chunk));
-                self.wakes.extend(waiters);
-            } else {
-                self.supply.want_next(chunk, priority);
-            }
+            self.go_on_to(chunk);
+        }
+    }
+
+    /// Continues with `chunk` if it waited for a node.
+    fn go_on_to(&mut self, chunk: u64) {
+        let Some(priority) = self.supply.needs_node(chunk) else { return };
+        if self.is_chunk_here(chunk) {
+            let (waiters, _) = self.supply.remove(Item::Chunk(chunk));
+            self.wakes.extend(waiters);
+        } else {
+            self.supply.want_next(chunk, priority);
         }
     }
 
@@ -225,7 +232,11 @@ impl Core {
     fn drop_want(&mut self, item: Item, failure: Failure) {
         let (mut waiters, dependents) = self.supply.remove(item);
         for chunk in dependents {
-            waiters.extend(self.supply.remove(Item::Chunk(chunk)).0);
+            if self.supply.needs_node(chunk).is_some() && self.supply.next_item(chunk) == item {
+                waiters.extend(self.supply.remove(Item::Chunk(chunk)).0);
+            } else {
+                self.go_on_to(chunk);
+            }
         }
         self.fail(waiters, failure);
     }

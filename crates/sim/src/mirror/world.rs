@@ -19,6 +19,9 @@ use crate::queue::Queue;
 use crate::trace::Trace;
 
 const STEPS_MAX: u64 = 400_000;
+/// So many items are on their way from a multicast session at a time: it has a rate. Without a bound, each one that arrives
+/// may start the session again, which is then asked for all that is wanted.
+const ARRIVING_MAX: usize = 256;
 
 #[derive(Debug, Clone)]
 enum Event {
@@ -117,6 +120,8 @@ pub(super) struct World<'a> {
     local_faults: u32,
     /// Whether a multicast session delivers most of the chunks that the core wishes for.
     casts: bool,
+    /// Number of items that it is delivering.
+    arriving: usize,
     cast_chance: Chance,
     outcome: MirrorOutcome,
     trace: Trace,
@@ -159,6 +164,7 @@ impl<'a> World<'a> {
             timer: None,
             local_faults: 0,
             casts: false,
+            arriving: 0,
             cast_chance: Chance::from_seed(scenario.seed ^ 0x6361_7374),
             outcome: MirrorOutcome::default(),
             trace: Trace::new(),
@@ -197,6 +203,7 @@ impl<'a> World<'a> {
 
     fn happen(&mut self, event: Event) {
         let now = self.queue.now();
+        self.arriving -= usize::from(matches!(event, Event::Arrival { .. }));
         if self.chance.hits(self.scenario.source_faults_per_million) && self.issued < self.scenario.requests {
             self.sources.turn(&mut self.chance);
         }
@@ -454,12 +461,13 @@ impl<'a> World<'a> {
 
     /// The session delivers the chunk or its leaf node, or nothing.
     fn answer_wish(&mut self, chunk: u64) {
-        if self.casts && self.cast_chance.hits(800_000) {
+        if self.casts && self.arriving < ARRIVING_MAX && self.cast_chance.hits(800_000) {
             let item = match self.cast_chance.below(4) {
                 0 => Item::Node(NodePlace { level: 0, number: chunk / 256 }),
                 _ => Item::Chunk(chunk),
             };
             let at = self.queue.now() + Duration::from_micros(self.cast_chance.below(60_000));
+            self.arriving += 1;
             self.queue.push(at, Event::Arrival { life: self.life, item });
         }
     }
