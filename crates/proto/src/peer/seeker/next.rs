@@ -15,8 +15,9 @@ impl Seeker {
         let is_crowded =
             self.scouts.is_crowded(now) && self.urgent.is_empty() && !self.patience.is_direct(now);
         let has_enough = to_server >= SERVER_REQUESTS * self.config.request_objects;
-        // While others lack the same, the server and the members do not keep each other waiting.
-        let beside = if is_crowded { of_server } else { 0 };
+        // While others lack the same, the server and the members do not keep each other waiting. Objects that members
+        // failed to send may be left to the server, too, so that its part needs a bound of its own.
+        let beside = if is_crowded { of_server.min(self.config.window_objects) } else { 0 };
         if self.out.count().saturating_sub(beside) >= window {
             return None;
         }
