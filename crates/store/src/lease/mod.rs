@@ -283,6 +283,15 @@ impl Lease {
         }
     }
 
+    /// Appends `closed`, like [`Self::close`]. `Revoked` if a prune has revoked the lease, or deleted its log.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let mut log = self.log();
+        self.append_checked(&mut log, &encode(&self.repository, Kind::Closed, None, None)?)?;
+        log.state = State::Closed;
+        self.repository.backend.keep_reserve();
+        Ok(())
+    }
+
     /// Whether the owner can still append to it.
     pub(crate) fn is_open(&self) -> bool {
         self.log().state == State::Open

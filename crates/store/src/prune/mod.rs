@@ -189,8 +189,9 @@ impl<'a> Run<'a> {
                 "another prune treated this one as dead, and continues in its place",
             ));
         }
-        // Close the lease before its log is deleted with the others.
-        self.lease.close();
+        // Close the lease before its log is deleted with the others. If it was revoked, another prune may have ended
+        // this one long ago, and its record was deleted since. Our last part is in doubt then, and its list must stay.
+        self.lease.finish()?;
         self.clean(&end, &candidates)?;
         self.clear_removed(&removed)?;
         self.repository.backend.delete_unfinished(unfinished)?;
