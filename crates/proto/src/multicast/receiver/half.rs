@@ -15,6 +15,8 @@ const REPORTS: u32 = 4;
 /// Of at least so many blocks, in so long a time, none arrived but the last ones of objects, which are shorter.
 const BLOCKS: u64 = 64;
 const BLOCKED: Duration = Duration::from_millis(700);
+/// If nothing at all arrives for so long, no way works at all for a time. What was sent meanwhile tells nothing.
+const OUTAGE: Duration = Duration::from_millis(600);
 
 /// What does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +27,27 @@ pub enum Half {
     NoReports,
 }
 
+/// Where the stream is at a time: the number of blocks that were sent, and of those that arrived.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Point {
+    pub at: Instant,
+    pub sent: u64,
+    pub arrived: u64,
+}
+
+impl Point {
+    /// Number of blocks that were lost since an earlier point.
+    fn lost_since(&self, earlier: &Self) -> u64 {
+        let arrived = self.arrived.saturating_sub(earlier.arrived);
+        self.sent.saturating_sub(earlier.sent).saturating_sub(arrived)
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Halves {
-    /// When the first STATUS arrived, and whether a block that fills its packet ever did.
-    heard: Option<Instant>,
+    /// Where the stream was when STATUS packets began to arrive, and whether a block that fills its packet ever did.
+    began: Option<Point>,
     has_full: bool,
     /// When the first report was sent of those that no STATUS tells of yet, and their number.
     asked: Option<Instant>,
@@ -52,9 +70,16 @@ impl Halves {
         self.reports = self.reports.saturating_add(1);
     }
 
-    /// A STATUS arrived.
-    pub(super) fn status(&mut self, now: Instant, status: &Status) {
-        self.heard.get_or_insert(now);
+    /// A packet arrived, the first one after `silence`.
+    pub(super) fn heard(&mut self, silence: Duration) {
+        if silence >= OUTAGE {
+            self.began = None;
+        }
+    }
+
+    /// A STATUS arrived, when `arrived` blocks had.
+    pub(super) fn status(&mut self, now: Instant, status: &Status, arrived: u64) {
+        self.began.get_or_insert(Point { at: now, sent: status.sequence, arrived });
         let Some(asked) = self.asked else { return };
         let since = now.since(asked);
         // Whose report it was does not matter: the server names the last one.
@@ -67,12 +92,16 @@ impl Halves {
         }
     }
 
-    /// What does not work, once. `lost` counts blocks.
-    pub(super) fn look(&mut self, now: Instant, lost: u64) -> Option<Half> {
-        let since = |at: Option<Instant>| at.map_or(Duration::ZERO, |at| now.since(at));
-        let found = if !self.has_full && lost >= BLOCKS && since(self.heard) >= BLOCKED {
+    /// What does not work, once.
+    pub(super) fn look(&mut self, point: Point) -> Option<Half> {
+        let blocked = self
+            .began
+            .is_some_and(|began| point.at.since(began.at) >= BLOCKED && point.lost_since(&began) >= BLOCKS);
+        let found = if !self.has_full && blocked {
             Half::NoBlocks
-        } else if self.reports >= REPORTS && self.stale_packets >= STALE_PACKETS && since(self.stale) >= STALE
+        } else if self.reports >= REPORTS
+            && self.stale_packets >= STALE_PACKETS
+            && self.stale.is_some_and(|stale| point.at.since(stale) >= STALE)
         {
             Half::NoReports
         } else {
@@ -114,9 +143,9 @@ mod tests {
         halves.block(is_full);
         (0..100).find_map(|step| {
             let now = Instant::ZERO + STEP * step;
-            halves.status(now, &status(age(step)));
+            halves.status(now, &status(age(step)), 0);
             halves.sent(now);
-            halves.look(now, lost).map(|half| (half, step))
+            halves.look(Point { at: now, sent: lost, arrived: 0 }).map(|half| (half, step))
         })
     }
 
@@ -141,5 +170,28 @@ mod tests {
         let fresh = |_| Some(Duration::ZERO);
         assert_eq!(first(fresh, (false, 64)), Some((Half::NoBlocks, 7)));
         assert_eq!((first(fresh, (false, 63)), first(fresh, (true, 5000))), (None, None));
+    }
+
+    #[test]
+    fn what_was_sent_while_nothing_arrived_does_not_count() {
+        let mut halves = Halves::default();
+        let mut step = |at: u32, sent: u64, silence: Duration| {
+            let now = Instant::ZERO + STEP * at;
+            halves.heard(silence);
+            halves.status(now, &Status { sequence: sent, ..status(Some(Duration::ZERO)) }, 0);
+            halves.look(Point { at: now, sent, arrived: 0 })
+        };
+        assert_eq!((step(0, 0, STEP), step(10, 1000, STEP * 10)), (None, None));
+        assert_eq!((step(14, 1030, STEP * 4), step(16, 1064, STEP * 2)), (None, None));
+        assert_eq!(step(17, 1064, STEP), Some(Half::NoBlocks));
+    }
+
+    #[test]
+    fn blocks_that_arrive_are_not_lost_however_short_they_are() {
+        let mut halves = Halves::default();
+        halves.status(Instant::ZERO, &status(Some(Duration::ZERO)), 5);
+        let at = Instant::ZERO + BLOCKED;
+        assert_eq!(halves.look(Point { at, sent: 100, arrived: 100 + 5 - 63 }), None);
+        assert_eq!(halves.look(Point { at, sent: 100, arrived: 100 + 5 - 64 }), Some(Half::NoBlocks));
     }
 }

@@ -251,7 +251,7 @@ impl Receiver {
         arrived: Instant,
         packet: &Downstream<'_>,
     ) -> Disposition {
-        self.heard_at = now;
+        self.halves.heard(now.since(std::mem::replace(&mut self.heard_at, now)));
         self.delay.kept(now.since(arrived));
         match packet {
             Downstream::Block(header, _) => self.delay.packet(arrived, header.timestamp_us, false),

@@ -9,6 +9,7 @@ use super::{
 use crate::multicast::clock::micros;
 use crate::multicast::receiver::congestion::Counted;
 use crate::multicast::receiver::event::ReceiverEvent;
+use crate::multicast::receiver::half::Point;
 use crate::multicast::receiver::slots::back_off;
 use crate::multicast::receiver::window::Window;
 use crate::multicast::wire::header::{BLOCK_HEADER_BYTES, ObjectRange};
@@ -18,7 +19,7 @@ use crate::multicast::wire::status::{QUEUE_STEP_US, Status};
 impl Receiver {
     pub(super) fn take_status(&mut self, now: Instant, status: &Status) {
         self.stream.status(now, status);
-        self.halves.status(now, status);
+        self.halves.status(now, status, self.stream.arrived());
         self.interval = status.report_interval.max(REPORT_INTERVAL_MIN);
         self.receivers = status.receivers.max(1);
         self.typical_us = status.queue.map(|steps| u32::from(steps) * QUEUE_STEP_US);
@@ -59,7 +60,8 @@ impl Receiver {
             self.stalled = true;
             self.events.push_back(ReceiverEvent::Stalled { since: self.progress_at });
         }
-        if wants && let Some(half) = self.halves.look(now, self.stream.lost()) {
+        let point = Point { at: now, sent: self.stream.decided(), arrived: self.stream.arrived() };
+        if wants && let Some(half) = self.halves.look(point) {
             self.events.push_back(ReceiverEvent::Half(half));
         }
         // A receiver that is alone determines the rate itself, and losses of objects that it does not want do not
@@ -147,7 +149,9 @@ impl Receiver {
 
     pub(super) fn say_need(&mut self, now: Instant, lacking: Lacking) {
         let spread = self.config.chance.below(nanos(self.interval).max(1));
-        self.report_at = Some(now + self.interval / 2 + Duration::from_nanos(spread));
+        let next = now + self.interval / 2 + Duration::from_nanos(spread);
+        // How often receivers report is not known before the first STATUS, which may be seconds away at a low rate.
+        self.report_at = self.report_at.map(|_| next);
         self.counters.queue_us = self.delay.take(now);
         self.halves.sent(now);
         let report = self.header(now);
