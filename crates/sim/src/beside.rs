@@ -4,9 +4,10 @@
 //! with heavy loss. A host that took too long is looked at again with other dice. The rule is broken if the median of
 //! its times beside the hosts that ail is too long for the longest of its times without them.
 //!
-//! Faults are the same in both, and a host that meets one more fault because others slowed it was slowed, so they need
-//! no exception but one: a host whose disk becomes slow is left out. What it takes depends on how much happens to
-//! arrive while its disk is slow, more than on the network.
+//! Faults are the same in both. A host that is slower, but no slower than it may be, can meet a fault that begins just
+//! after it is done without the others: it may take longer by twice the time that this lasts, since a receiver that
+//! hears nothing asks ever more seldom. A host whose disk becomes slow is left out. What it takes depends on how much
+//! happens to arrive while its disk is slow, more than on the network.
 
 use base::Instant;
 
@@ -76,10 +77,37 @@ fn too_slow(healthy: &Scenario, beside: &[Done], alone: &[Done]) -> Vec<Slow> {
     let slow = judged.filter_map(|host| {
         let (beside, alone) = (seconds(beside, host), seconds(alone, host));
         let (beside, alone) = (*beside.get(beside.len() / 2)?, *alone.last()?);
-        let most = alone * SLOWER_MAX + healthy.slower_by.as_secs_f64();
+        let may = alone * SLOWER_MAX + healthy.slower_by.as_secs_f64();
+        let most = may + faults_between(healthy, host, alone, may);
         (beside > most).then_some(Slow { host, alone, beside })
     });
     slow.collect()
+}
+
+/// By how many seconds a host may be slower since it meets faults that begin so many seconds after its start.
+fn faults_between(scenario: &Scenario, host: usize, from: f64, mut to: f64) -> f64 {
+    let may = to;
+    let mut events: Vec<_> = scenario.events.iter().filter(|event| hits(event.fault, host)).collect();
+    events.sort_by_key(|event| event.at);
+    for event in events {
+        let at = event.at.since(scenario.hosts[host].starts).as_secs_f64();
+        if (from..to).contains(&at) {
+            to += 2.0 * event.lasts.as_secs_f64();
+        }
+    }
+    to - may
+}
+
+/// Whether a fault keeps packets from a host.
+fn hits(fault: Fault, host: usize) -> bool {
+    match fault {
+        Fault::LossBurst { host: hit, .. }
+        | Fault::Partition { host: hit }
+        | Fault::Crash { host: hit }
+        | Fault::Disorder { host: hit } => hit == host,
+        Fault::ServerCrash => true,
+        Fault::SlowDisk { .. } | Fault::Lie { .. } | Fault::Noise => false,
+    }
 }
 
 #[cfg(test)]
@@ -87,6 +115,7 @@ mod tests {
     use base::Duration;
 
     use super::*;
+    use crate::scenario::Event;
 
     fn at(milliseconds: u64) -> Option<Instant> {
         Some(Instant::ZERO + Duration::from_millis(milliseconds))
@@ -95,7 +124,13 @@ mod tests {
     /// The broken rules if each of two healthy hosts takes a second alone, and host 1 takes these times beside one that
     /// ails, with one throw of the dice after the other.
     fn broken(times_ms: [u64; 5], ails: bool) -> usize {
+        broken_with(times_ms, ails, None)
+    }
+
+    /// The same with a fault.
+    fn broken_with(times_ms: [u64; 5], ails: bool, fault: Option<Event>) -> usize {
         let mut scenario = Scenario { slower_by: Duration::from_millis(100), ..Scenario::ailing(3) };
+        scenario.events.extend(fault);
         let ailing = scenario.hosts.iter().filter(|host| host.ailment.is_some()).count();
         let last = scenario.hosts.len() - ailing + usize::from(ails);
         scenario.hosts.truncate(last);
@@ -119,5 +154,19 @@ mod tests {
         assert_eq!(broken([1600; 5], true), 0);
         assert_eq!(broken([9000, 1600, 9000, 1600, 1600], true), 0);
         assert_eq!(broken([9000, 9000, 1600, 9000, 1600], true), 1);
+    }
+
+    #[test]
+    fn who_is_a_little_slower_may_meet_a_fault() {
+        let lasts = Duration::from_millis(500);
+        let cut = |host, at_ms: u64| {
+            let at = Instant::ZERO + Duration::from_millis(at_ms);
+            Some(Event { at, lasts, fault: Fault::Partition { host } })
+        };
+        assert_eq!(broken_with([2600; 5], true, cut(1, 1010)), 0);
+        assert_eq!(broken_with([2601; 5], true, cut(1, 1010)), 1);
+        assert_eq!(broken_with([2600; 5], true, cut(0, 1010)), 1, "of another host");
+        assert_eq!(broken_with([2600; 5], true, cut(1, 990)), 1, "met alone, too");
+        assert_eq!(broken_with([2600; 5], true, cut(1, 1610)), 1, "met by who is too slow already");
     }
 }

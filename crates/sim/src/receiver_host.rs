@@ -79,8 +79,9 @@ pub(crate) struct ReceiverHost {
     pub heads_at: Option<Instant>,
     pub silent: bool,
     pub regrant_pending: bool,
-    /// When it left the group because its port is too slow.
+    /// When it left the group because its port is too slow, and which objects it lacked then.
     pub left_at: Option<Instant>,
+    lacked: Vec<bool>,
     pub buffered_bytes: u64,
     pub buffer_bytes: u64,
     pub stalls: u64,
@@ -108,6 +109,7 @@ impl ReceiverHost {
             silent: false,
             regrant_pending: false,
             left_at: None,
+            lacked: Vec::new(),
             buffered_bytes: 0,
             buffer_bytes: host.buffer_bytes,
             stalls: 0,
@@ -184,11 +186,13 @@ impl ReceiverHost {
         self.machine.is_some() && self.left_at.is_none()
     }
 
-    /// Whether the server may still assume that it takes part and lacks something.
-    pub(crate) fn is_missed(&self, now: Instant) -> bool {
-        let left = self.left_at.is_some_and(|at| now.since(at) < MISSED_FOR);
-        self.done_at.is_none()
-            && (left || (self.life > 0 && self.machine.is_none() && self.left_at.is_none()))
+    /// Whether the server may still assume that it takes part and lacks `object`. Of a receiver that left, it goes on
+    /// to send what was requested before, although that may have come in another way since.
+    pub(crate) fn is_missed(&self, now: Instant, object: u64) -> bool {
+        match self.left_at {
+            Some(at) => now.since(at) < MISSED_FOR && self.lacked[object as usize],
+            None => self.done_at.is_none() && self.life > 0 && self.machine.is_none(),
+        }
     }
 
     /// Handles a packet of the server.
@@ -300,6 +304,7 @@ impl ReceiverHost {
     /// Leaves the group and fetches the rest by unicast.
     fn go(&mut self, now: Instant, wishes: &mut Vec<Wish>) {
         self.left_at = Some(now);
+        self.lacked = self.installed.iter().map(|installed| !installed).collect();
         self.buffers.clear();
         self.buffered_bytes = self.disk.iter().map(|job| job.buffer.len() as u64).sum();
         self.machine.as_mut().expect("events come from a machine").leave(now);
