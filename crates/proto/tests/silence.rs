@@ -1,5 +1,5 @@
-//! A receiver that hears nothing notices it on time, though it asks ever more seldom. One that hears blocks, but was not
-//! told yet how often to report, asks for what it needs only.
+//! A receiver that hears nothing notices it on time, though it asks ever more seldom. One that hears blocks, but was
+//! not told yet how often to report, asks for what it needs only.
 
 use base::{Chance, Duration, Instant};
 use proto::multicast::{

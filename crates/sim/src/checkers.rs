@@ -23,9 +23,9 @@ const OF_COST: [&str; 3] =
     ["hosts that ail slow nobody", "nothing is sent that nobody lacks", "control traffic is bounded"];
 
 impl Violation {
-    /// Whether the rule bounds time or traffic. What these are is chance in part: losses and what each host draws decide
-    /// whether a host meets a stream or misses it. So of a thousand seeds one may break such a rule. No seed may break
-    /// another one.
+    /// Whether the rule bounds time or traffic. What these are is chance in part: losses and what each host draws
+    /// decide whether a host meets a stream or misses it. So of a thousand seeds one may break such a rule. No seed
+    /// may break another one.
     #[must_use]
     pub fn is_of_cost(&self) -> bool {
         OF_COST.contains(&self.rule)

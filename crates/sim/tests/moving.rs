@@ -15,8 +15,8 @@ use sim::{Scenario, Violation, checkpoint, deploy, mirror, run, run_cluster, run
 /// Where the seeds of a run by hand begin: behind all that other tests use.
 const FIRST: u64 = 1 << 32;
 const SECONDS: u64 = 1;
-/// A rule of time or traffic may be broken by one seed of so many, and by one more. About one of 1,000 harsh seeds does,
-/// and one of 10,000 others.
+/// A rule of time or traffic may be broken by one seed of so many, and by one more. About one of 1,000 harsh seeds
+/// does, and one of 10,000 others.
 const COSTLY_EACH: u64 = 200;
 
 /// The option of `diskcast-sim` for each kind of runs, and what such a run does wrong.

@@ -19,8 +19,8 @@ use crate::queue::Queue;
 use crate::trace::Trace;
 
 const STEPS_MAX: u64 = 400_000;
-/// So many items are on their way from a multicast session at a time: it has a rate. Without a bound, each one that arrives
-/// may start the session again, which is then asked for all that is wanted.
+/// So many items are on their way from a multicast session at a time: it has a rate. Without a bound, each one that
+/// arrives may start the session again, which is then asked for all that is wanted.
 const ARRIVING_MAX: usize = 256;
 
 #[derive(Debug, Clone)]
