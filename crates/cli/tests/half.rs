@@ -36,8 +36,12 @@ fn fetch(star: &Star, bench: &Bench, server: &Served, host: u32) -> Running {
 }
 
 fn fetch_from(star: &Star, bench: &Bench, url: &str, host: u32) -> Running {
+    fetch_with(star, bench, url, host, "")
+}
+
+fn fetch_with(star: &Star, bench: &Bench, url: &str, host: u32, options: &str) -> Running {
     let target = bench.host_target(host);
-    let words = format!("fetch {url} web {target} --token-file join.token --json");
+    let words = format!("fetch {url} web {target} --token-file join.token --json {options}");
     Running::start(bench.command_in(star.host(host), &words))
 }
 
@@ -80,6 +84,22 @@ fn a_host_behind_a_narrow_port_says_so_and_costs_one_image_at_most() {
     assert!(reason(&reports[1]).contains("only short packets arrive"), "{}", reports[1]);
     assert_eq!(number(&reports[1], "multicast_bytes"), 0);
     assert!(sent < image * 3 / 2, "{sent} bytes of {image}");
+}
+
+/// Alone, so that the session follows what little it gets.
+#[test]
+fn a_host_that_multicast_brings_little_gets_it_in_other_ways() {
+    let Some((star, bench, disk)) = star_with_image(1, 64) else { return };
+    (0..=1).for_each(|host| star.shape_host(host, 40_000_000, 256 << 10).unwrap());
+    star.lose_blocks(1, 950).unwrap();
+    let listen = format!("{}:7717", star.host(0).ipv4());
+    let words = format!("serve --listen {listen} --interface eth0 --token-out join.token --json");
+    let server = Served::start(bench.command_in(star.host(0), &words));
+    let mut fetch = fetch_with(&star, &bench, &server.url, 1, "--no-peers");
+    let report = fetch.kind("fetched");
+    assert_eq!(fetch.child.wait().unwrap().code(), Some(0));
+    assert!(reason(&report).contains("another way brings more"), "{report}");
+    assert_same(&disk, &bench.path("disk-1.img"));
 }
 
 #[test]

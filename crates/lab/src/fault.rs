@@ -85,6 +85,19 @@ impl Star {
         run("ip", &["-n", &port.namespace, "link", "set", &port.device, "mtu", &mtu]).map(drop)
     }
 
+    /// Of the long multicast packets that arrive at host `index`, so many of a thousand are lost; of others none.
+    ///
+    /// # Errors
+    /// `Io` with the output of a tool.
+    pub fn lose_blocks(&self, index: u32, of_thousand: u32) -> Result<()> {
+        self.tree.switch_off_segmentation()?;
+        let rules = format!(
+            "table netdev lossy {{ chain ingress {{ type filter hook ingress device eth0 priority 0; \
+             ip daddr 224.0.0.0/4 meta length > 600 numgen random mod 1000 < {of_thousand} drop; }}; }}\n"
+        );
+        nft(self.host(index).namespace(), &rules)
+    }
+
     /// A firewall on host `index` drops UDP packets that arrive for its own address.
     ///
     /// # Errors

@@ -249,7 +249,9 @@ impl ReceiverHost {
                 ReceiverEvent::NewEpoch { .. } | ReceiverEvent::Ended => wishes.push(Wish::Regrant),
                 ReceiverEvent::Resumed => self.silent = false,
                 ReceiverEvent::Stalled { .. } => self.stalls += 1,
-                ReceiverEvent::TooSlow(_) | ReceiverEvent::Half(_) => self.go(now, &mut wishes),
+                ReceiverEvent::TooSlow(_) | ReceiverEvent::Half(_) | ReceiverEvent::Behind { .. } => {
+                    self.go(now, &mut wishes);
+                }
             }
         }
         while let Some(packet) = self.machine.as_mut().and_then(Receiver::poll_transmit) {

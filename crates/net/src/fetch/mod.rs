@@ -396,6 +396,43 @@ impl Fetch<'_> {
         reason_of(&reasons)
     }
 
+    /// What speaks against multicast after a session that ended so; `None` if it ended in another way.
+    fn setback_of(&self, end: End, grant: &SessionGrant, interface: &Interface) -> Option<Setback> {
+        let again = self.options.retry_after;
+        let slice = again * UNHEARD_FACTOR;
+        let slow = "the link to this machine carries less than the session sends";
+        Some(match end {
+            End::Stalled => {
+                Setback::after("the session continues, but nothing new arrives".to_owned(), again)
+            }
+            End::TooSlow(Strain::Losses) => Setback::after(format!("{slow}: many packets are lost"), slice),
+            End::TooSlow(Strain::Queue) => Setback {
+                left: Some((grant.group.ip(), interface.index)),
+                ..Setback::after(format!("{slow}: packets wait longer than those to others"), slice)
+            },
+            End::Behind => {
+                let reason = "multicast brings little of what the session sends, and another way brings more";
+                Setback::after(reason.to_owned(), slice)
+            }
+            End::Half(Half::NoBlocks) => {
+                let bytes = packet_bytes(grant.block_bytes, grant.group.is_ipv6());
+                // Nor will those of TCP.
+                self.client.narrow();
+                self.node.iter().for_each(|node| node.narrow());
+                Setback::for_good(format!(
+                    "of multicast only short packets arrive here: those of {bytes} bytes do not fit through the network"
+                ))
+            }
+            End::Half(Half::NoReports) => {
+                let port = grant.report.port();
+                let reason =
+                    format!("multicast arrives, but the server hears nothing at its UDP port {port}");
+                Setback::after(reason, slice)
+            }
+            End::Complete | End::Stopped | End::NewEpoch | End::Ended | End::Silent { .. } => return None,
+        })
+    }
+
     /// What to do after a session that ended before everything had arrived. `delivered` says whether it brought
     /// anything.
     fn after(
@@ -405,46 +442,19 @@ impl Fetch<'_> {
         grant: &SessionGrant,
         interface: &Interface,
     ) -> Result<Next> {
+        if let Some(setback) = self.setback_of(end, grant, interface) {
+            return Ok(Next::Unicast(setback));
+        }
         let why = match end {
             End::Complete => return Ok(Next::Done),
             End::Stopped => {
                 return Err(Error::new(ErrorKind::Stopped, format!("fetch `{}`", self.reference)));
             }
-            End::Stalled => {
-                let reason = "the session continues, but nothing new arrives";
-                return Ok(Next::Unicast(Setback::after(reason.to_owned(), self.options.retry_after)));
-            }
-            End::TooSlow(strain) => {
-                let slice = self.options.retry_after * UNHEARD_FACTOR;
-                let reason = "the link to this machine carries less than the session sends";
-                return Ok(Next::Unicast(match strain {
-                    Strain::Losses => Setback::after(format!("{reason}: many packets are lost"), slice),
-                    Strain::Queue => Setback {
-                        left: Some((grant.group.ip(), interface.index)),
-                        ..Setback::after(format!("{reason}: packets wait longer than those to others"), slice)
-                    },
-                }));
-            }
-            End::Half(Half::NoBlocks) => {
-                let bytes = packet_bytes(grant.block_bytes, grant.group.is_ipv6());
-                let reason = format!(
-                    "of multicast only short packets arrive here: those of {bytes} bytes do not fit through the network"
-                );
-                // Nor will those of TCP.
-                self.client.narrow();
-                self.node.iter().for_each(|node| node.narrow());
-                return Ok(Next::Unicast(Setback::for_good(reason)));
-            }
-            End::Half(Half::NoReports) => {
-                let port = grant.report.port();
-                let reason =
-                    format!("multicast arrives, but the server hears nothing at its UDP port {port}");
-                return Ok(Next::Unicast(Setback::after(reason, self.options.retry_after * UNHEARD_FACTOR)));
-            }
             End::NewEpoch => "the server was restarted".to_owned(),
             End::Ended => "the session ended".to_owned(),
             End::Silent { heard: true } => format!("group {} fell silent", grant.group),
             End::Silent { heard: false } => format!("nothing came from group {}", grant.group),
+            End::Stalled | End::TooSlow(_) | End::Behind | End::Half(_) => unreachable!("they are setbacks"),
         };
         if end == (End::Silent { heard: true }) {
             if let Some(error) = self.given_up.lock().take() {

@@ -249,6 +249,12 @@ impl Lacked {
         self.packing.as_ref().map(|packing| packing.bytes(object))
     }
 
+    /// Length in bytes of a stored object, once the lengths are known.
+    #[must_use]
+    pub(crate) fn stored_bytes(&self, stored: u64) -> Option<u32> {
+        self.packing.as_ref()?.lengths_of(stored..stored + 1).first().copied()
+    }
+
     /// The object of the session that contains `stored`, which must be known.
     #[must_use]
     pub(crate) fn object_of(&self, stored: u64) -> u64 {

@@ -152,6 +152,8 @@ pub enum End {
     TooSlow(Strain),
     /// Only a part of multicast works here.
     Half(Half),
+    /// Little of what the session sends is of use here, and another way brings more.
+    Behind,
     /// The server was restarted: request a new grant.
     NewEpoch,
     /// The server ended the session.

@@ -22,6 +22,7 @@ pub mod server;
 mod session;
 mod shares;
 mod terms;
+mod trial;
 
 use base::Digest;
 

@@ -29,6 +29,7 @@ use super::foreign::Foreign;
 use super::outage::Outage;
 pub use super::outage::Reach;
 use super::terms::{Terms, bundle_bytes_max, bundle_bytes_mean, shape_of};
+use super::trial::{HEAD_BYTES_MIN, Trial};
 use crate::api::SessionGrant;
 use crate::clock::{self, Clock};
 use crate::udp::{self, Arrivals, GroupReceiver, ReportSocket};
@@ -96,6 +97,7 @@ pub fn receive(
         end: None,
         outage: None,
         foreign: Foreign::new(clock.now()),
+        trial: None,
         finishing: false,
         moved_at: clock.now(),
         counted: Counted::default(),
@@ -144,6 +146,7 @@ struct Driver<'a> {
     /// The session had worked, and is silent now.
     outage: Option<Outage>,
     foreign: Foreign,
+    trial: Option<Trial>,
     /// The consumer will want nothing more.
     finishing: bool,
     /// When the consumer last took an object, or had no room for one.
@@ -249,6 +252,7 @@ impl Driver<'_> {
                 Wish::Want(range) => wanted.push(range),
                 Wish::Hurry(_) => unreachable!("it was made a want"),
                 Wish::Have(stored) => {
+                    self.judge_trial(stored);
                     let whole = self.lacked.have(stored);
                     if let Some(slot) = whole.and_then(|object| self.machine.satisfied(object)) {
                         self.buffers.drop(slot);
@@ -418,10 +422,35 @@ impl Driver<'_> {
                     }
                 }
                 ReceiverEvent::Half(half) if self.options.leaves_if_slow => self.end = Some(End::Half(half)),
-                ReceiverEvent::TooSlow(_) | ReceiverEvent::Half(_) => {}
+                ReceiverEvent::Behind { bytes_each_second }
+                    if self.options.leaves_if_slow && !self.options.stays =>
+                {
+                    self.begin_trial(now, bytes_each_second);
+                }
+                ReceiverEvent::TooSlow(_) | ReceiverEvent::Half(_) | ReceiverEvent::Behind { .. } => {}
                 ReceiverEvent::NewEpoch { .. } => self.end = Some(End::NewEpoch),
                 ReceiverEvent::Ended => self.end = Some(End::Ended),
             }
+        }
+    }
+
+    /// Fetches an object in another way, since the session brings little.
+    fn begin_trial(&mut self, now: Instant, by_session: u64) {
+        let stored = self.machine.next_lacking(0).map(|object| self.lacked.stored(object));
+        for stored in stored.into_iter().flatten() {
+            if self.get_otherwise(stored) > 0 {
+                let bytes = self.lacked.stored_bytes(stored).unwrap_or(HEAD_BYTES_MIN);
+                self.trial = Some(Trial { stored, bytes, begun: now, by_session });
+                return;
+            }
+        }
+    }
+
+    /// An object arrived in another way: if it was fetched to see how fast that is, the session may be left.
+    fn judge_trial(&mut self, stored: u64) {
+        let now = self.clock.now();
+        if self.trial.take_if(|trial| trial.stored == stored).is_some_and(|trial| trial.is_better(now)) {
+            self.end = Some(End::Behind);
         }
     }
 

@@ -152,7 +152,7 @@ impl Host {
                     acts.unicast_bytes += u64::from(image.object_bytes[object as usize]);
                     machine.satisfied(object);
                 }
-                ReceiverEvent::TooSlow(_) | ReceiverEvent::Half(_) => {
+                ReceiverEvent::TooSlow(_) | ReceiverEvent::Half(_) | ReceiverEvent::Behind { .. } => {
                     let objects = (0..).zip(&*image.object_bytes);
                     let lacked = objects.filter(|&(object, _)| machine.next_lacking(object) == Some(object));
                     let bytes: u64 = lacked.map(|(_, &bytes)| u64::from(bytes)).sum();

@@ -74,6 +74,12 @@ pub enum ReceiverEvent {
     TooSlow(Strain),
     /// Only a part of multicast works here. Leave the session, and fetch the rest in other ways. Reported once.
     Half(Half),
+    /// For some seconds little of what the session sends was of use here. Leave it if another way does better, and
+    /// fetch the rest in that way. Reported by few of the receivers at a time, and again after some seconds.
+    Behind {
+        /// Bytes of use in a second.
+        bytes_each_second: u64,
+    },
     /// Packets of this session arrive with another epoch: the server was restarted. Request a new grant. Reported
     /// once per epoch.
     NewEpoch {

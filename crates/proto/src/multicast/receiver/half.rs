@@ -15,8 +15,6 @@ const REPORTS: u32 = 4;
 /// Of at least so many blocks, in so long a time, none arrived but the last ones of objects, which are shorter.
 const BLOCKS: u64 = 64;
 const BLOCKED: Duration = Duration::from_millis(700);
-/// If nothing at all arrives for so long, no way works at all for a time. What was sent meanwhile tells nothing.
-const OUTAGE: Duration = Duration::from_millis(600);
 
 /// What does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,11 +68,9 @@ impl Halves {
         self.reports = self.reports.saturating_add(1);
     }
 
-    /// A packet arrived, the first one after `silence`.
-    pub(super) fn heard(&mut self, silence: Duration) {
-        if silence >= OUTAGE {
-            self.began = None;
-        }
+    /// A packet arrived, the first one after an outage. What was sent meanwhile tells nothing.
+    pub(super) fn begin_again(&mut self) {
+        self.began = None;
     }
 
     /// A STATUS arrived, when `arrived` blocks had.
@@ -175,15 +171,17 @@ mod tests {
     #[test]
     fn what_was_sent_while_nothing_arrived_does_not_count() {
         let mut halves = Halves::default();
-        let mut step = |at: u32, sent: u64, silence: Duration| {
+        let mut step = |at: u32, sent: u64, is_first: bool| {
             let now = Instant::ZERO + STEP * at;
-            halves.heard(silence);
+            if is_first {
+                halves.begin_again();
+            }
             halves.status(now, &Status { sequence: sent, ..status(Some(Duration::ZERO)) }, 0);
             halves.look(Point { at: now, sent, arrived: 0 })
         };
-        assert_eq!((step(0, 0, STEP), step(10, 1000, STEP * 10)), (None, None));
-        assert_eq!((step(14, 1030, STEP * 4), step(16, 1064, STEP * 2)), (None, None));
-        assert_eq!(step(17, 1064, STEP), Some(Half::NoBlocks));
+        assert_eq!((step(0, 0, false), step(10, 1000, true)), (None, None));
+        assert_eq!((step(14, 1030, false), step(16, 1064, false)), (None, None));
+        assert_eq!(step(17, 1064, false), Some(Half::NoBlocks));
     }
 
     #[test]

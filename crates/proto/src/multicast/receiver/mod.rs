@@ -2,6 +2,7 @@
 //! server.
 //! Source: `formats/multicast.md`, section 7.
 
+mod behind;
 mod congestion;
 pub(in crate::multicast) mod delay;
 mod event;
@@ -18,6 +19,7 @@ use base::limits::SESSION_OBJECTS_MAX;
 use base::{Duration, Instant};
 
 use crate::multicast::bits::ObjectSet;
+use crate::multicast::receiver::behind::Behind;
 use crate::multicast::receiver::congestion::Congestion;
 pub use crate::multicast::receiver::congestion::Strain;
 use crate::multicast::receiver::delay::DelayMeter;
@@ -52,6 +54,8 @@ const ANSWER: Duration = Duration::from_millis(4);
 const SPREAD_MAX: f64 = 4.0;
 /// The same time is at most this, times the number of receivers.
 const SPREAD_EACH: Duration = Duration::from_millis(1);
+/// If nothing at all arrives for so long, no way works for a time. What was sent meanwhile tells nothing of multicast.
+const OUTAGE: Duration = Duration::from_millis(600);
 /// Shortest and longest time between two checks of what is missing.
 const LOOK_MIN: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(20);
@@ -109,6 +113,7 @@ pub struct Receiver {
     delay: DelayMeter,
     congestion: Congestion,
     halves: Halves,
+    behind: Behind,
     /// How long packets to the typical receiver wait in queues, in microseconds, as of the last STATUS.
     typical_us: Option<u32>,
     heard_at: Instant,
@@ -161,6 +166,7 @@ impl Receiver {
             delay: DelayMeter::default(),
             congestion: if config.stays { Congestion::crowded() } else { Congestion::default() },
             halves: Halves::default(),
+            behind: Behind::default(),
             typical_us: None,
             heard_at: now,
             progress_at: now,
@@ -251,7 +257,10 @@ impl Receiver {
         arrived: Instant,
         packet: &Downstream<'_>,
     ) -> Disposition {
-        self.halves.heard(now.since(std::mem::replace(&mut self.heard_at, now)));
+        if now.since(std::mem::replace(&mut self.heard_at, now)) >= OUTAGE {
+            self.halves.begin_again();
+            self.behind.forget();
+        }
         self.delay.kept(now.since(arrived));
         match packet {
             Downstream::Block(header, _) => self.delay.packet(arrived, header.timestamp_us, false),

@@ -7,6 +7,7 @@ use super::{
     SOON, SPREAD_EACH, SPREAD_MAX, nanos, view,
 };
 use crate::multicast::clock::micros;
+use crate::multicast::receiver::behind::{Blocks, LEAVERS};
 use crate::multicast::receiver::congestion::Counted;
 use crate::multicast::receiver::event::ReceiverEvent;
 use crate::multicast::receiver::half::Point;
@@ -64,6 +65,7 @@ impl Receiver {
         if wants && let Some(half) = self.halves.look(point) {
             self.events.push_back(ReceiverEvent::Half(half));
         }
+        self.compare(now, wants);
         // A receiver that is alone determines the rate itself, and losses of objects that it does not want do not
         // matter.
         let (arrived, lost, typical_us) = (self.stream.arrived(), self.stream.lost(), self.typical_us);
@@ -73,6 +75,21 @@ impl Receiver {
             && let Some(strain) = self.congestion.look(now, counted, || self.delay.take_usual())
         {
             self.events.push_back(ReceiverEvent::TooSlow(strain));
+        }
+    }
+
+    /// Reports to the driver if little of what the session sends is of use.
+    fn compare(&mut self, now: Instant, wants: bool) {
+        if !wants {
+            return self.behind.forget();
+        }
+        let (used, refused) = (self.counters.blocks_received, self.counters.blocks_refused);
+        let blocks = Blocks { sent: self.stream.decided(), used, refused };
+        if let Some(rate) = self.behind.look(now, blocks)
+            && self.config.chance.below(self.receivers.into()) < LEAVERS.into()
+        {
+            let bytes_each_second = rate * u64::from(self.config.shape.block_bytes);
+            self.events.push_back(ReceiverEvent::Behind { bytes_each_second });
         }
     }
 
