@@ -30,6 +30,7 @@ mod histories;
 mod hostile;
 mod install;
 mod kills;
+mod lists;
 mod load;
 mod machine;
 mod multicast;
@@ -100,7 +101,7 @@ const GROUPS: &[&[&Group]] = &[
     swarm::GROUPS,
     network::GROUPS,
     hostile::GROUPS,
-    &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP],
+    &[&versions::LARGE, &versions::WRITERS, &histories::GROUP, &rivals::GROUP, &scale::GROUP, &lists::GROUP],
     // The last two remove many files; after that, ext4 creates new files slowly.
     &[&puts::GROUP, &s3::GROUP, &prune::GROUP, &garbage::GROUP],
     &[&cloud::GROUP, &boots::GROUP],

@@ -202,6 +202,15 @@ impl Room {
         command.arg(&self.servers[server as usize].token);
     }
 
+    /// The command by which `host` lists the images of `server`.
+    pub(crate) fn images_command(&self, host: u32, server: u32) -> Command {
+        let url = format!("https://{}:{PORT}", self.star.host(server).ipv4());
+        let mut command = self.star.host(host).command(&self.binary.to_string_lossy());
+        command.args(["--json", "images", "--repo", &url, "--token-file"]);
+        command.arg(&self.servers[server as usize].token);
+        command
+    }
+
     /// The group of the first server's next session, once it has started.
     pub(crate) fn group_of_session(&mut self) -> Result<SocketAddr> {
         let server = self.servers.first_mut().ok_or("a room has a server")?;
