@@ -255,16 +255,7 @@ mod tests {
 
     fn core(held: Held) -> Core {
         let cut = Cut { size_sectors: 64, chunk_sectors: 16, height: 1 };
-        let config = Config {
-            sources: vec![4],
-            fetches_max: 4,
-            demand_reserve: 1,
-            give_up: None,
-            ahead_chunks_max: 0,
-            background_per_second: 0,
-            journal_bytes_max: JOURNAL_BYTES,
-        };
-        Core::new(cut, config, held, 100)
+        Core::new(cut, Config::of_tests(JOURNAL_BYTES), held, 100)
     }
 
     /// Reports `done` for the last step of `id`, and returns its next step.

@@ -170,16 +170,7 @@ mod tests {
     #[test]
     fn a_read_whose_leaf_arrives_does_not_wait_for_the_node_above_it() {
         let cut = Cut { size_sectors: 300 * 8, chunk_sectors: 8, height: 2 };
-        let config = Config {
-            sources: vec![4],
-            fetches_max: 4,
-            demand_reserve: 1,
-            give_up: None,
-            ahead_chunks_max: 0,
-            background_per_second: 0,
-            journal_bytes_max: 1000,
-        };
-        let mut core = Core::new(cut, config, Held::default(), 100);
+        let mut core = Core::new(cut, Config::of_tests(1000), Held::default(), 100);
         let [near, far] = [0, 256].map(|chunk| {
             let read = core.submit(Request::Read(chunk * 8..chunk * 8 + 1));
             assert_eq!(core.step(NOW, read), Step::Wait);

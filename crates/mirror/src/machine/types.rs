@@ -277,6 +277,22 @@ pub struct Config {
     pub journal_bytes_max: u64,
 }
 
+#[cfg(test)]
+impl Config {
+    /// One source, and nothing that is fetched ahead of need.
+    pub(crate) fn of_tests(journal_bytes_max: u64) -> Self {
+        Self {
+            sources: vec![4],
+            fetches_max: 4,
+            demand_reserve: 1,
+            give_up: None,
+            ahead_chunks_max: 0,
+            background_per_second: 0,
+            journal_bytes_max,
+        }
+    }
+}
+
 /// Counts since the start. Bytes are those of objects, compressed as they are transferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
