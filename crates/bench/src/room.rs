@@ -197,18 +197,20 @@ impl Room {
     }
 
     fn arguments(&self, command: &mut Command, server: u32, name: &str, target: &str) {
-        let url = format!("https://{}:{PORT}", self.star.host(server).ipv4());
-        command.args(["--json", "--yes", "fetch", &url, name, target, "--token-file"]);
+        command.args(["--json", "--yes", "fetch", &self.url(server), name, target, "--token-file"]);
         command.arg(&self.servers[server as usize].token);
     }
 
     /// The command by which `host` lists the images of `server`.
     pub(crate) fn images_command(&self, host: u32, server: u32) -> Command {
-        let url = format!("https://{}:{PORT}", self.star.host(server).ipv4());
         let mut command = self.star.host(host).command(&self.binary.to_string_lossy());
-        command.args(["--json", "images", "--repo", &url, "--token-file"]);
+        command.args(["--json", "images", "--repo", &self.url(server), "--token-file"]);
         command.arg(&self.servers[server as usize].token);
         command
+    }
+
+    fn url(&self, server: u32) -> String {
+        format!("https://{}:{PORT}", self.star.host(server).ipv4())
     }
 
     /// The group of the first server's next session, once it has started.

@@ -423,7 +423,7 @@ impl Driver<'_> {
                 }
                 ReceiverEvent::Half(half) if self.options.leaves_if_slow => self.end = Some(End::Half(half)),
                 ReceiverEvent::Behind { bytes_each_second }
-                    if self.options.leaves_if_slow && !self.options.stays =>
+                    if self.options.leaves_if_slow && !self.options.stays && self.trial.is_none() =>
                 {
                     self.begin_trial(now, bytes_each_second);
                 }

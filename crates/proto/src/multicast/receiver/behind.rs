@@ -12,7 +12,7 @@ const PARTS: u64 = 10;
 pub(super) const LEAVERS: u32 = 2;
 
 /// Numbers of blocks up to now.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Blocks {
     /// Those that the server sent, as far as they had time to arrive.
     pub sent: u64,
