@@ -64,7 +64,8 @@ fn hosts_whose_reports_are_lost_get_it_from_each_other() {
     assert!(sent < image / 2 && unicast < image * 3 / 2, "{sent} and {unicast} bytes of {image}");
 }
 
-/// It notices that when the others are done, and nobody reports any more.
+/// It notices that when the others are done, and nobody reports any more; or, if they take long, when little of what
+/// they get is of use to it.
 #[test]
 fn a_host_that_alone_is_not_heard_gets_what_it_lacks_in_other_ways() {
     let told = fetched(|star| {
@@ -73,7 +74,8 @@ fn a_host_that_alone_is_not_heard_gets_what_it_lacks_in_other_ways() {
         star.set_loss(2, 10_000).unwrap();
     });
     let Some((reports, ..)) = told else { return };
-    assert!(reason(&reports[1]).contains("hears nothing at its UDP port"), "{}", reports[1]);
+    let reasons = ["hears nothing at its UDP port", "another way brings more"];
+    assert!(reasons.iter().any(|why| reason(&reports[1]).contains(why)), "{}", reports[1]);
     let others = [&reports[0], &reports[2]];
     assert!(others.iter().all(|report| !reason(report).contains("hears nothing")), "{reports:?}");
 }
