@@ -18,9 +18,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
-use crate::crowd::{Crowd, Seat};
 use crate::paced::{Paced, SendRate};
-use crate::steady::Steady;
+use crate::per_address::{PerAddress, Seat};
+use crate::write_timeout::WriteTimeout;
 
 /// Maximum number of connections at the same time; further ones wait in the kernel.
 pub(crate) const CONNECTIONS_MAX: usize = 4096;
@@ -62,7 +62,7 @@ pub(crate) async fn serve(
     net::tcp::retransmit_soon(&listener);
     let door = Door { tls: tls.map(TlsAcceptor::from), router, plain };
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let crowd = Crowd::default();
+    let connections = PerAddress::default();
     let graceful = GracefulShutdown::new();
     loop {
         let (stream, place) = tokio::select! {
@@ -73,7 +73,7 @@ pub(crate) async fn serve(
         // A socket of IPv6 takes connections by IPv4, too, whose addresses look different there.
         let (peer, here) = (canonical(peer), canonical(here));
         // A connection too many is closed at once.
-        let Some(seat) = crowd.enter(peer.ip(), CONNECTIONS_PER_ADDRESS_MAX) else { continue };
+        let Some(seat) = connections.enter(peer.ip(), CONNECTIONS_PER_ADDRESS_MAX) else { continue };
         let header_time =
             if places.available_permits() < PLACES_SHORT { HEADER_TIME_SHORT } else { HEADER_TIME_MAX };
         tokio::spawn(handle(
@@ -123,7 +123,7 @@ async fn handle(
     }
     let stream = Paced::new(stream);
     let rate = stream.send_rate();
-    let stream = Steady::new(stream);
+    let stream = WriteTimeout::new(stream);
     match door.tls {
         None => exchange(stream, door.router, (caller, rate), watcher).await,
         Some(acceptor) => {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::limits::RECEIVER_BUFFER_BYTES_DEFAULT;
 
-use crate::crowd::{Crowd, Seat};
+use crate::per_address::{PerAddress, Seat};
 
 /// Most sessions that run and were started by one address. A machine starts one for each version that it fetches.
 const STARTED_MAX: u32 = 8;
@@ -19,7 +19,7 @@ const SESSION_BYTES_MAX: u64 = RECEIVER_BUFFER_BYTES_DEFAULT;
 /// See the module.
 #[derive(Default)]
 pub(crate) struct SessionPlaces {
-    started: Crowd,
+    started: PerAddress,
     used_bytes: Arc<AtomicU64>,
 }
 

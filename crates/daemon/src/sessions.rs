@@ -21,12 +21,12 @@ use tokio::time::Instant;
 
 use crate::address_share::AddressShare;
 use crate::api::Failure;
-use crate::crowd::Joins;
 use crate::event::{Event, Log};
 use crate::groups::{
     MulticastOptions, REPORT_PORTS, family, group, interface_towards, is_taken, refused, unavailable,
 };
 use crate::metrics::SessionTotals;
+use crate::per_address::Joins;
 use crate::receivers::Receivers;
 use crate::session_places::{SessionPlace, SessionPlaces};
 use crate::unicast_share::UnicastShare;

@@ -11,7 +11,7 @@ use net::clock::jitter;
 use parking_lot::Mutex;
 use store::{Form, FormKind, Reference, Repository};
 use tokio::runtime::Handle;
-use torrent::kept::{Kept, Of};
+use torrent::torrent_folder::{Of, TorrentFolder};
 use torrent::tracker::{self, Announce, Tracker};
 use torrent::{Content, Found, InfoHash, Kind, Metainfo, Node, NodeOptions, hash, piece_bytes_for};
 
@@ -27,7 +27,7 @@ const NAMES_MAX: usize = 4096;
 /// The torrents of a server.
 pub(crate) struct Torrents {
     node: Node,
-    kept: Kept,
+    kept: TorrentFolder,
     tracker: Mutex<Tracker>,
     places: Places,
     /// One version is hashed at a time: that takes all cores.
@@ -48,7 +48,7 @@ impl Torrents {
         listen: SocketAddr,
         (places, handle): (Places, Handle),
     ) -> Result<Self> {
-        let kept = Kept::open(&state.join(FOLDER))?;
+        let kept = TorrentFolder::open(&state.join(FOLDER))?;
         let found = kept.clone();
         let node = Node::start(NodeOptions {
             listener: torrent::listen(listen)?,
@@ -180,7 +180,7 @@ impl Content for FormContent {
 }
 
 /// The torrent of that name, if its version is still there.
-fn find(kept: &Kept, repository: &Arc<Repository>, name: &InfoHash) -> Result<Option<Found>> {
+fn find(kept: &TorrentFolder, repository: &Arc<Repository>, name: &InfoHash) -> Result<Option<Found>> {
     let Some((of, torrent)) = kept.named(name)? else { return Ok(None) };
     let reference: Reference = of.reference.parse()?;
     let (version, _) = repository.signed_manifest(&reference)?;

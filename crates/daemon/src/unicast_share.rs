@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::Failure;
-use crate::crowd::Shares;
+use crate::per_address::Shares;
 
 /// What unicast did not use is kept for this time, so that a few objects at the end of a fetch need not wait.
 const SAVED: Duration = Duration::from_millis(250);

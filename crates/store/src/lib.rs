@@ -8,10 +8,10 @@
 //! The public API blocks. `object_store` and its futures are used only inside this crate.
 
 mod backend;
+mod digest_cache;
 mod edit;
 mod error;
 mod form;
-mod kept;
 mod layout;
 mod lease;
 mod maintain;

@@ -5,14 +5,14 @@ use bytes::Bytes;
 use image::tree::NodeSource;
 use image::{ObjectRef, ObjectSource, Verified};
 
-use crate::kept::Kept;
+use crate::digest_cache::DigestCache;
 use crate::repository::Repository;
 
 /// Most bytes of nodes that a repository keeps in memory.
 const CACHE_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, Default)]
-struct NodeCache(Kept<CACHE_BYTES_MAX>);
+struct NodeCache(DigestCache<CACHE_BYTES_MAX>);
 
 /// Reads the nodes of a repository through its cache. Nodes were verified before they entered the cache.
 pub(crate) struct Nodes<'a>(pub(crate) &'a Repository);

@@ -25,11 +25,11 @@ mod bits;
 pub mod content;
 pub mod fetch;
 pub mod hash;
-pub mod kept;
 pub mod metainfo;
 mod node;
 pub mod swarm;
 mod target;
+pub mod torrent_folder;
 pub mod tracker;
 pub mod wire;
 

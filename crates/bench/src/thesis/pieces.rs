@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use base::{Error, ErrorKind};
 use serde_json::{Value, json};
 use store::{Form, FormKind, Location, Reference, Repository};
-use torrent::kept::{Kept, Of};
+use torrent::torrent_folder::{Of, TorrentFolder};
 use torrent::{Content, Kind, Metainfo, hash};
 
 use super::{HOSTS, MEBIBYTES, link_seconds, speed_up};
@@ -118,7 +118,7 @@ impl Image {
             std::fs::remove_dir_all(&folder)?;
         }
         let torrent = Metainfo::new("pieces.img", &hash(&self.form, piece_bytes)?, Kind::Hybrid);
-        Kept::open(&folder)?.keep(&self.of, &torrent)?;
+        TorrentFolder::open(&folder)?.keep(&self.of, &torrent)?;
         let room = open(context, &self.repo, &self.load, &star(HOSTS, RATE, 0), &[])?;
         speed_up(&room.star, RATE)?;
         let before = room.star.sent_on_wire(0)?;

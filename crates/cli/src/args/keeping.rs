@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use daemon::kept::Bounds;
+use daemon::image_cache::Bounds;
 
 use super::parse::parse_size;
 use crate::exit::Result;

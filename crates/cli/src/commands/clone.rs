@@ -5,7 +5,7 @@ use serde_json::json;
 use store::{ImageName, Reference};
 
 use super::Context;
-use super::running::{self, What};
+use super::commit_attached::{self, What};
 use crate::args::{RunningDisk, There};
 use crate::exit::{Exit, Failure, Result};
 use crate::{connect, repository, version};
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let Some(new) = &args.new else {
-        return running::commit(
+        return commit_attached::commit(
             context,
             &args.running,
             &What { image: Some(&args.name), new: true, merge: false },

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use proto::cluster::{
-    ALIGN_BYTES, DIRECTORY_HEADER_BYTES, DeviceId, Entry, KeptRuns, ObjectId, Piece, Reading, Run, RunKey,
+    ALIGN_BYTES, DIRECTORY_HEADER_BYTES, DeviceId, Entry, ObjectId, Piece, Reading, Run, RunCache, RunKey,
     Width, checksum, decode_directory, directory_lengths,
 };
 use reqwest::Method;
@@ -35,7 +35,7 @@ pub(super) struct Reads {
 
 #[derive(Debug, Default)]
 struct Kept {
-    which: KeptRuns,
+    which: RunCache,
     /// Those of `which`.
     runs: HashMap<RunKey, Cell>,
     /// Whole contents in kept runs, by name.

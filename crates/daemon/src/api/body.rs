@@ -24,8 +24,8 @@ use super::app::{App, BODY_PAUSE_MAX, BODY_TIME_MAX, MEMORY_PIECES, PIECE_BYTES}
 use super::problem::Failure;
 use crate::address_share::AddressShare;
 use crate::authority::Right;
-use crate::crowd::Part;
 use crate::listener::Peer;
+use crate::per_address::Part;
 
 /// Most pieces of memory that one address holds.
 const ADDRESS_PIECES_MAX: u32 = MEMORY_PIECES / 4;

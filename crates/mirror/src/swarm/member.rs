@@ -14,8 +14,8 @@ use net::peer::{Demand, News, Node, Taker, Want};
 use parking_lot::Mutex;
 use store::Cache;
 
-use super::company::{Company, Counted};
 use super::numbers::Numbers;
+use super::peer_backoff::{Counted, PeerBackoff};
 use super::traffic::SwarmTraffic;
 
 /// Most objects that are fetched from the server at the same time.
@@ -35,7 +35,7 @@ pub(super) struct Member {
     numbers: Arc<Numbers>,
     cache: Option<Arc<Cache>>,
     clock: Clock,
-    company: Mutex<Company>,
+    backoff: Mutex<PeerBackoff>,
     /// To the pull; `None` when the member leaves.
     demands: Mutex<Option<Sender<Demand>>>,
     waiting: Mutex<HashMap<u64, Vec<Sender<Answer>>>>,
@@ -62,7 +62,7 @@ impl Member {
             numbers,
             cache,
             clock: Clock::start(),
-            company: Mutex::new(Company::new(others)),
+            backoff: Mutex::new(PeerBackoff::new(others)),
             demands: Mutex::new(Some(demands)),
             waiting: Mutex::default(),
             stop: Stop::new(),
@@ -104,7 +104,7 @@ impl Member {
 
     /// What happened since it joined.
     pub(super) fn traffic(&self) -> SwarmTraffic {
-        let Counted { overdue, shunned } = self.company.lock().counted();
+        let Counted { overdue, shunned } = self.backoff.lock().counted();
         SwarmTraffic {
             peer_bytes: self.peer_bytes.load(Ordering::Relaxed),
             served_bytes: self.node.traffic().sent_bytes,
@@ -151,7 +151,7 @@ impl Member {
     }
 
     fn asks_others(&self) -> bool {
-        self.company.lock().is_asked(self.clock.elapsed())
+        self.backoff.lock().is_asked(self.clock.elapsed())
     }
 
     fn send(&self, demand: Demand) -> Option<()> {
@@ -268,6 +268,6 @@ impl Taker for Member {
     }
 
     fn hear(&self, news: News) {
-        self.company.lock().hear(self.clock.elapsed(), news);
+        self.backoff.lock().hear(self.clock.elapsed(), news);
     }
 }

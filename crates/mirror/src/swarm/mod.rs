@@ -2,15 +2,15 @@
 //! got. The server has everything, so a swarm costs a read at most some time.
 //!
 //! ```text
-//! numbers  the numbers of objects, by which members ask for them
-//! company  whether other machines are asked, or the server at once
-//! traffic  what came from others, and what they got
-//! member   who waits for which object, and what others may get
+//! numbers       the numbers of objects, by which members ask for them
+//! peer_backoff  whether other machines are asked, or the server at once
+//! traffic       what came from others, and what they got
+//! member        who waits for which object, and what others may get
 //! ```
 
-mod company;
 mod member;
 mod numbers;
+mod peer_backoff;
 mod traffic;
 
 use std::sync::{Arc, OnceLock};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::Result;
 
 use crate::clock::{Clock, Stop};
-use crate::probe::Ear;
+use crate::probe::GroupListener;
 
 /// A switch stops sending the packets of a session at most so long after a receiver left it: it asks two more times
 /// for others, a second each (RFC 3376, section 8.8).
@@ -40,10 +40,10 @@ impl Setback {
 /// Whether the packets of a session that was left go on arriving at the interface with this index: a switch that does
 /// not look at memberships sends them anyway. Without `CAP_NET_RAW`, nobody can tell.
 pub(super) fn is_flooded(group: IpAddr, interface: u32, stop: &Stop) -> Result<bool> {
-    let Some(mut ear) = Ear::open_to_all_groups(group, interface) else { return Ok(false) };
+    let Some(mut listener) = GroupListener::open_to_all_groups(group, interface) else { return Ok(false) };
     let (clock, mut quiet) = (Clock::start(), 0);
     while quiet < QUIET_SLICES && !stop.is_stopped() {
-        quiet = if ear.hears(FLOODED_PACKETS, SLICE)? { 0 } else { quiet + 1 };
+        quiet = if listener.hears(FLOODED_PACKETS, SLICE)? { 0 } else { quiet + 1 };
         if quiet == 0 && clock.elapsed() >= LEFT {
             return Ok(true);
         }

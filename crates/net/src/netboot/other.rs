@@ -34,9 +34,9 @@ pub fn other_dhcp(interface: &Interface, time: Duration) -> Result<Option<Ipv4Ad
         |error| Error::from_io(format!("look for another DHCP server on `{}`", interface.name), error);
     // Packets are heard before any firewall, and whoever has the client's port for himself. First, so that no answer is
     // missed.
-    let ear = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(i32::from(ALL_FRAMES))));
-    let ear = ear.map_err(failed)?;
-    ear.set_read_timeout(Some(SLEEP_MAX)).map_err(failed)?;
+    let listener = Socket::new(Domain::PACKET, Type::DGRAM, Some(Protocol::from(i32::from(ALL_FRAMES))));
+    let listener = listener.map_err(failed)?;
+    listener.set_read_timeout(Some(SLEEP_MAX)).map_err(failed)?;
     let socket = bound(&interface.name, Ipv4Addr::UNSPECIFIED, 0)?;
     let asked = Asked::draw();
     let question = asked.discover();
@@ -47,7 +47,7 @@ pub fn other_dhcp(interface: &Interface, time: Duration) -> Result<Option<Ipv4Ad
             // What can't be sent nobody answers.
             let _ = socket.send_to(&question, SocketAddrV4::new(Ipv4Addr::BROADCAST, SERVER_PORT));
         }
-        let Ok((bytes, from)) = recvfrom::<LinkAddr>(ear.as_raw_fd(), &mut packet) else { continue };
+        let Ok((bytes, from)) = recvfrom::<LinkAddr>(listener.as_raw_fd(), &mut packet) else { continue };
         let is_here = from.is_some_and(|from| Ok(interface.index) == u32::try_from(from.ifindex()));
         let heard = packet.get(..bytes).filter(|_| is_here).and_then(|packet| asked.offer(packet));
         if heard.is_some() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base::Result;
 
-use super::ear::{Ear, Querier};
 use super::packet::{From, PACKET_BYTES_MIN, Packet};
+use super::packet_socket::{GroupListener, Querier};
 use super::server::low_bits;
 use super::{ROUND, header_bytes};
 use crate::api::{ProbeGrant, ProbeView};
@@ -122,7 +122,7 @@ struct Listener<'a> {
     /// `None` only while it joins again.
     group: Option<GroupReceiver>,
     reports: ReportSocket,
-    ear: Option<Ear>,
+    packets: Option<GroupListener>,
     arrivals: Arrivals,
     key: proto::multicast::Key,
     heard: Heard,
@@ -138,13 +138,13 @@ struct Listener<'a> {
 
 impl<'a> Listener<'a> {
     fn start(grant: &'a ProbeGrant, options: &'a ListenOptions) -> Result<Self> {
-        // The ear first, so that it hears all that the group's socket could.
-        let ear = Ear::open(grant.group.ip(), options.interface.index);
+        // The packet socket first, so that it hears all that the group's socket could.
+        let packets = GroupListener::open(grant.group.ip(), options.interface.index);
         let group = GroupReceiver::join(grant.group, &options.interface, None)?;
         let reports = ReportSocket::open(grant.report, &options.interface)?;
         let heard = Heard {
             sizes: grant.sizes.iter().map(|&size| (size, 0)).collect(),
-            reached: ear.as_ref().map(|_| 0),
+            reached: packets.as_ref().map(|_| 0),
             ..Heard::default()
         };
         Ok(Self {
@@ -153,7 +153,7 @@ impl<'a> Listener<'a> {
             clock: Clock::start(),
             group: Some(group),
             reports,
-            ear,
+            packets,
             arrivals: Arrivals::default(),
             key: grant.key.into(),
             heard,
@@ -174,10 +174,10 @@ impl<'a> Listener<'a> {
             self.count(now);
         }
         self.group = Some(group);
-        if let Some(ear) = &mut self.ear {
-            ear.listen(now);
-            self.heard.reached = Some(ear.packets);
-            self.heard.querier = ear.querier;
+        if let Some(packets) = &mut self.packets {
+            packets.listen(now);
+            self.heard.reached = Some(packets.packets);
+            self.heard.querier = packets.querier;
         }
         if now.saturating_sub(self.reported_at) >= ROUND {
             self.reported_at = now;

@@ -2,16 +2,16 @@
 //! server sends packets of several sizes to a group of their own, the machine answers by unicast, and each says what
 //! arrived. Source: `formats/probe.md`.
 
-mod ear;
 mod listen;
 mod packet;
+mod packet_socket;
 mod server;
 
 use std::time::Duration;
 
-pub(crate) use ear::Ear;
-pub use ear::Querier;
 pub use listen::{Heard, ListenOptions, listen};
+pub(crate) use packet_socket::GroupListener;
+pub use packet_socket::Querier;
 pub use server::{ProbeConfig, ProbeServer, draw};
 
 /// Time from one round of packets to the next.

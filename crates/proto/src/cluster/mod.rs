@@ -13,11 +13,11 @@ mod directory;
 mod entry;
 mod garbage;
 mod insertion;
-mod kept;
 mod map;
 mod object;
 mod placement;
 mod readahead;
+mod run_cache;
 mod runs;
 mod writer;
 
@@ -32,11 +32,11 @@ pub use directory::{
 pub use entry::{Entry, NAME_BYTES_MAX, PIECES_MAX, Piece, Version};
 pub use garbage::{COMPONENT_BYTES, Sealed, worth_compacting};
 pub use insertion::{Insertion, Step};
-pub use kept::{KeptRuns, Reading, RunKey};
 pub use map::{Device, Holder, Map, SLOTS, State, slot_of, teachers};
 pub use object::{DeviceId, ObjectId};
 pub use placement::{place_slots, skip_epochs, start_over};
 pub use readahead::ReadAhead;
+pub use run_cache::{Reading, RunCache, RunKey};
 pub use runs::{ALIGN_BYTES, PART_BYTES_MAX, PIECE_BYTES_MAX, Run, Span, UNIT_BYTES, Width};
 pub use writer::{Command, ItemId, RunId, SegmentRight, Writer, WriterSetting};
 

@@ -14,13 +14,13 @@
 //! batch `b` is the objects `32 b .. 32 b + 32`, and a mask says which of them.
 
 mod availability;
-mod kept;
+mod keepers;
 mod redirector;
 mod seeker;
 mod wire;
 
 pub use availability::{Availability, BATCH_OBJECTS, Part, batch_of};
-pub use kept::is_kept;
+pub use keepers::is_kept;
 pub use redirector::{Choice, Chosen, Contact, Redirector, RedirectorConfig, RedirectorCounters, SwarmView};
 pub use seeker::{Action, Hearing, Seeker, SeekerConfig, SeekerCounters, Source};
 pub use wire::packet::{

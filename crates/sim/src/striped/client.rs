@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use base::Instant;
-use proto::cluster::{ItemId, KeptRuns, Run, RunId, RunKey, Width};
+use proto::cluster::{ItemId, Run, RunCache, RunId, RunKey, Width};
 
 use super::layout::{Content, Writers};
 use super::turns::Turns;
@@ -40,7 +40,7 @@ pub(super) struct Client {
     done: usize,
     pub(super) ended: Option<Instant>,
     pub(super) turns: Turns<FetchId>,
-    pub(super) kept: KeptRuns,
+    pub(super) kept: RunCache,
     /// Runs that were fetched whole and are kept.
     pub(super) here: HashSet<RunKey>,
     /// Runs that are being fetched whole.
@@ -62,7 +62,7 @@ impl Client {
             done: 0,
             ended: None,
             turns: Turns::default(),
-            kept: KeptRuns::default(),
+            kept: RunCache::default(),
             here: HashSet::new(),
             coming: HashMap::new(),
             writers: Writers::new(component_bytes),

@@ -10,7 +10,7 @@ use image::{DiskPart, Layout, Leaf, LeafRun, Leaves, Manifest};
 use parking_lot::Mutex;
 
 use super::ranges::bytes_of;
-use crate::kept::Kept;
+use crate::digest_cache::DigestCache;
 use crate::names::Reference;
 use crate::nodes::Nodes;
 use crate::parallel::parallel_by;
@@ -50,7 +50,7 @@ impl Repository {
 
 /// Whole chunks by the digest of their object.
 #[derive(Debug, Default)]
-struct ChunkCache(Kept<KEPT_BYTES_MAX>);
+struct ChunkCache(DigestCache<KEPT_BYTES_MAX>);
 
 /// A chunk that a read touches: its part of the target buffer, the offset of that part in the chunk, and the leaf.
 type Item<'a> = (Mutex<&'a mut [u8]>, usize, Leaf);

@@ -7,7 +7,7 @@ mod work;
 use std::time::Duration;
 
 use base::units::show_bytes;
-use daemon::kept::KeptImages;
+use daemon::image_cache::ImageCache;
 use net::clock::Stop;
 use serde_json::json;
 
@@ -22,7 +22,7 @@ use crate::{clock, interrupt, notify};
 const LOOK: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
-    let kept = KeptImages::open(&args.keeping.folder()?)?;
+    let kept = ImageCache::open(&args.keeping.folder()?)?;
     if args.list {
         return list(context, &kept);
     }
@@ -49,7 +49,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 }
 
 /// Keeps the bounds until it is told to stop.
-fn look_after(context: &Context, args: &Args, kept: &KeptImages, stop: &Stop) {
+fn look_after(context: &Context, args: &Args, kept: &ImageCache, stop: &Stop) {
     loop {
         match kept.clean(args.keeping.bounds()) {
             Ok(removed) => removed.iter().for_each(|name| context.output.note(&format!("removed {name}"))),
@@ -62,7 +62,7 @@ fn look_after(context: &Context, args: &Args, kept: &KeptImages, stop: &Stop) {
     }
 }
 
-fn list(context: &Context, kept: &KeptImages) -> Result<()> {
+fn list(context: &Context, kept: &ImageCache) -> Result<()> {
     let mut table = Table::new(&[
         ("IMAGE", Align::Left),
         ("SIZE", Align::Right),

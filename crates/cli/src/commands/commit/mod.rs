@@ -17,7 +17,7 @@ use store::{Content, ImageName, Reference};
 use sum::Sum;
 
 use super::Context;
-use super::running::{self, What};
+use super::commit_attached::{self, What};
 use crate::args::{SourceForm, Taking};
 use crate::exit::{Exit, Failure, Result};
 use crate::source::{self, Contents};
@@ -76,7 +76,7 @@ struct Changes {
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let (Some(name), Some(source)) = (&args.name, &args.source) else {
         let what = What { image: args.name.as_deref(), new: false, merge: args.merge };
-        return running::commit(context, &args.running, &what);
+        return commit_attached::commit(context, &args.running, &what);
     };
     let image: ImageName = name.parse()?;
     if args.is_whole() {

@@ -4,8 +4,8 @@ use net::api::{MachineStatus, Meaning};
 use net::deploy::{Address, Agents, Host, Way};
 
 use super::args::Args;
-use super::course::{check_terms, confirm, perform, plan, report};
 use super::job;
+use super::plan::{check_terms, confirm, perform, plan, report};
 use super::server::Serving;
 use crate::commands::{Context, hosts};
 use crate::exit::{Exit, Failure, Result};

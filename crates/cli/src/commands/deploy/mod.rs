@@ -2,10 +2,10 @@
 
 mod agents;
 mod args;
-mod course;
 mod following;
 mod job;
 mod machines;
+mod plan;
 mod resume;
 mod screen;
 mod server;
@@ -14,7 +14,7 @@ mod set;
 use net::deploy::Way;
 
 pub(crate) use self::args::Args;
-use self::course::{check_terms, confirm, perform, plan, report};
+use self::plan::{check_terms, confirm, perform, plan, report};
 use super::Context;
 use crate::exit::{Exit, Failure, Result};
 use crate::inventory;

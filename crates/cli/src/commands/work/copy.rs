@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use base::Digest;
-use daemon::kept::{About, Base, Found, KeptImages, MountedVersion, There};
+use daemon::image_cache::{About, Base, Found, ImageCache, MountedVersion, There};
 use net::api::{Copies, HostJob, HostWord, Put};
 use net::clock::Stop;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub(super) fn make(
     // Before the image is fetched for nothing.
     there.check(target)?;
     let root = root(job)?;
-    let kept = KeptImages::open(&keeping.folder()?)?;
+    let kept = ImageCache::open(&keeping.folder()?)?;
     let (base, report) = base(&kept, job, root, keeping, (stop, speaker), fetch)?;
     speaker.doing("makes the copy");
     match copies {
@@ -73,14 +73,14 @@ pub(super) fn root(job: &HostJob) -> Result<Digest> {
 
 /// The image, which is fetched if this host lacks it. Who comes meanwhile waits for the one fetch.
 fn base(
-    kept: &KeptImages,
+    kept: &ImageCache,
     job: &HostJob,
     root: Digest,
     keeping: &Keeping,
     (stop, speaker): (&Stop, &Speaker),
     fetch: impl Fn(&HostJob) -> Result<(String, Value)>,
 ) -> Result<(Base, Value)> {
-    let key = KeptImages::key(root);
+    let key = ImageCache::key(root);
     let mut told = false;
     loop {
         match kept.find(&key)? {

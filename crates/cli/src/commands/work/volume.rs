@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use base::Digest;
-use daemon::kept::{About, FoundVolume, KeptImages, KeptVolume, There};
+use daemon::image_cache::{About, FoundVolume, ImageCache, KeptVolume, There};
 use disk::ReadAt as _;
 use disk::logical_volume::{LogicalVolume, NO_ROOM};
 use net::api::{HostJob, Put};
@@ -35,7 +35,7 @@ pub(super) fn make(
         let text = format!("`{}` exists: a snapshot is a new logical volume", job.target);
         return Err(Failure::new(Exit::Refused, text));
     }
-    let kept = KeptImages::open(&keeping.folder()?)?;
+    let kept = ImageCache::open(&keeping.folder()?)?;
     let (base, report) = base(&kept, job, (root(job)?, &volume.group), (stop, speaker), fetch)?;
     speaker.doing("makes the snapshot");
     with_room(&kept, &volume.group, || Ok(base.snapshot(&volume, there(job))?))?;
@@ -44,13 +44,13 @@ pub(super) fn make(
 
 /// The image in the volume group. Who comes while another job fetches it waits for that.
 fn base(
-    kept: &KeptImages,
+    kept: &ImageCache,
     job: &HostJob,
     (root, group): (Digest, &str),
     (stop, speaker): (&Stop, &Speaker),
     fetch: impl Fn(&HostJob) -> Result<(String, Value)>,
 ) -> Result<(KeptVolume, Value)> {
-    let key = KeptImages::key(root);
+    let key = ImageCache::key(root);
     loop {
         match kept.find_volume(&key, group)? {
             FoundVolume::Here(base) => return Ok((base, json!({ "kept": true }))),
@@ -85,7 +85,7 @@ fn base(
 
 /// Does something that needs room in a volume group: if there is none, images go that nothing needs, those first that
 /// were used least recently.
-fn with_room<T>(kept: &KeptImages, group: &str, mut act: impl FnMut() -> Result<T>) -> Result<T> {
+fn with_room<T>(kept: &ImageCache, group: &str, mut act: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match act() {
             Err(failure) if failure.message.contains(NO_ROOM) => {

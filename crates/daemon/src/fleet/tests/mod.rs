@@ -1,8 +1,8 @@
 //! Tests what machines are told, with the time as an argument.
 
 mod agents;
-mod kept;
 mod keys;
+mod strangers;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

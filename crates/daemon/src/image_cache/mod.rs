@@ -42,7 +42,7 @@ const RECORD: &str = "about.json";
 
 /// Images that are kept in a folder.
 #[derive(Debug, Clone)]
-pub struct KeptImages {
+pub struct ImageCache {
     folder: PathBuf,
 }
 
@@ -99,7 +99,7 @@ pub struct Filling {
     lock: File,
 }
 
-impl KeptImages {
+impl ImageCache {
     /// The images in `folder`, which is made if it is missing.
     pub fn open(folder: &Path) -> Result<Self> {
         for part in ["images", "locks", "overlays", "volumes"] {
@@ -270,7 +270,7 @@ impl Base {
     /// is there that may not be; `Io`.
     pub fn overlay(
         &self,
-        kept: &KeptImages,
+        kept: &ImageCache,
         target: &Path,
         size_bytes: Option<u64>,
         there: There,

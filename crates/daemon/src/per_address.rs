@@ -49,16 +49,16 @@ pub(crate) fn places_of(address: IpAddr) -> impl Iterator<Item = Place> {
 
 /// Things that are counted for each place, as long as they exist.
 #[derive(Clone, Default)]
-pub(crate) struct Crowd(Arc<Mutex<HashMap<Place, u32>>>);
+pub(crate) struct PerAddress(Arc<Mutex<HashMap<Place, u32>>>);
 
 /// One thing of an address, such as a connection; dropping it ends the count.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    crowd: Crowd,
+    counts: PerAddress,
     address: IpAddr,
 }
 
-impl Crowd {
+impl PerAddress {
     /// Counts one more; `None` if the address has `most` already, or its network has its limit.
     pub(crate) fn enter(&self, address: IpAddr, most: u32) -> Option<Seat> {
         let mut counts = self.0.lock();
@@ -67,13 +67,13 @@ impl Crowd {
             return None;
         }
         places_of(address).for_each(|place| *counts.entry(place).or_default() += 1);
-        Some(Seat { crowd: self.clone(), address })
+        Some(Seat { counts: self.clone(), address })
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut counts = self.crowd.0.lock();
+        let mut counts = self.counts.0.lock();
         for place in places_of(self.address) {
             if let Some(count) = counts.get_mut(&place) {
                 *count -= 1;
@@ -85,9 +85,9 @@ impl Drop for Seat {
     }
 }
 
-impl std::fmt::Debug for Crowd {
+impl std::fmt::Debug for PerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Crowd").finish_non_exhaustive()
+        f.debug_struct("PerAddress").finish_non_exhaustive()
     }
 }
 
@@ -165,26 +165,26 @@ mod tests {
 
     #[test]
     fn an_address_gets_its_seats_back_and_takes_none_of_another() {
-        let crowd = Crowd::default();
-        let seats: Vec<_> = (0..3).map(|_| crowd.enter(HERE, 3).unwrap()).collect();
-        assert!(crowd.enter(HERE, 3).is_none() && crowd.enter(THERE, 3).is_some());
+        let counts = PerAddress::default();
+        let seats: Vec<_> = (0..3).map(|_| counts.enter(HERE, 3).unwrap()).collect();
+        assert!(counts.enter(HERE, 3).is_none() && counts.enter(THERE, 3).is_some());
         drop(seats);
-        assert!(crowd.enter(HERE, 3).is_some() && crowd.0.lock().is_empty());
+        assert!(counts.enter(HERE, 3).is_some() && counts.0.lock().is_empty());
     }
 
     #[test]
     fn neighbours_in_an_ipv6_network_have_places_of_their_own_and_one_machine_cannot_take_all() {
-        let crowd = Crowd::default();
+        let counts = PerAddress::default();
         let at = |text: &str| text.parse::<IpAddr>().unwrap();
-        let first: Vec<_> = (0..2).map(|_| crowd.enter(at("fd77::1"), 2).unwrap()).collect();
-        assert!(crowd.enter(at("fd77::1"), 2).is_none());
+        let first: Vec<_> = (0..2).map(|_| counts.enter(at("fd77::1"), 2).unwrap()).collect();
+        assert!(counts.enter(at("fd77::1"), 2).is_none());
         let others: Vec<_> = ["fd77::2", "fd77::3", "fd77::4", "fd77::5"].map(at).into();
-        let mut seats: Vec<_> = others.iter().filter_map(|&address| crowd.enter(address, 2)).collect();
+        let mut seats: Vec<_> = others.iter().filter_map(|&address| counts.enter(address, 2)).collect();
         assert_eq!(seats.len(), 4, "a neighbour has its own");
-        assert!(crowd.enter(at("fd77::6"), 2).is_none(), "the network has its limit");
-        seats.push(crowd.enter(at("fd77:0:0:1::1"), 2).unwrap());
+        assert!(counts.enter(at("fd77::6"), 2).is_none(), "the network has its limit");
+        seats.push(counts.enter(at("fd77:0:0:1::1"), 2).unwrap());
         drop((first, seats));
-        assert!(crowd.0.lock().is_empty());
+        assert!(counts.0.lock().is_empty());
     }
 
     #[tokio::test]

@@ -5,15 +5,15 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use base::{Digest, ErrorKind};
 
-use super::{About, Base, Bounds, Filling, Found, KeptImages, There};
+use super::{About, Base, Bounds, Filling, Found, ImageCache, There};
 
 const BYTES: usize = 1 << 20;
 
 fn key(number: u8) -> String {
-    KeptImages::key(Digest([number; Digest::BYTES]))
+    ImageCache::key(Digest([number; Digest::BYTES]))
 }
 
-fn missing(kept: &KeptImages, number: u8) -> Filling {
+fn missing(kept: &ImageCache, number: u8) -> Filling {
     match kept.find(&key(number)).unwrap() {
         Found::Missing(filling) => filling,
         Found::Here(_) => panic!("{number} is here"),
@@ -21,14 +21,14 @@ fn missing(kept: &KeptImages, number: u8) -> Filling {
     }
 }
 
-fn here(kept: &KeptImages, number: u8) -> Base {
+fn here(kept: &ImageCache, number: u8) -> Base {
     match kept.find(&key(number)).unwrap() {
         Found::Here(base) => base,
         _ => panic!("{number} is not here"),
     }
 }
 
-fn fill(kept: &KeptImages, number: u8) -> Base {
+fn fill(kept: &ImageCache, number: u8) -> Base {
     let filling = missing(kept, number);
     std::fs::write(filling.part(), vec![number; BYTES]).unwrap();
     let about = About { reference: format!("image{number}@1"), size_bytes: BYTES as u64, sector_bytes: 512 };
@@ -36,7 +36,7 @@ fn fill(kept: &KeptImages, number: u8) -> Base {
 }
 
 /// Says when an image was used.
-fn use_at(kept: &KeptImages, number: u8, seconds: u64) {
+fn use_at(kept: &ImageCache, number: u8, seconds: u64) {
     let path = kept.place(&key(number)).join("about.json");
     let file = std::fs::File::options().append(true).open(path).unwrap();
     file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
@@ -46,7 +46,7 @@ fn use_at(kept: &KeptImages, number: u8, seconds: u64) {
 fn one_fetches_and_the_others_wait() {
     let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
-    let (kept, other) = (KeptImages::open(folder.path()).unwrap(), KeptImages::open(folder.path()).unwrap());
+    let (kept, other) = (ImageCache::open(folder.path()).unwrap(), ImageCache::open(folder.path()).unwrap());
     let filling = missing(&kept, 1);
     assert!(matches!(other.find(&key(1)).unwrap(), Found::Busy));
     std::fs::write(filling.part(), b"a part").unwrap();
@@ -66,7 +66,7 @@ fn one_fetches_and_the_others_wait() {
 fn the_images_used_least_recently_go_but_none_in_use() {
     let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
-    let kept = KeptImages::open(folder.path()).unwrap();
+    let kept = ImageCache::open(folder.path()).unwrap();
     let first = fill(&kept, 1);
     for number in 2..=4 {
         drop(fill(&kept, number));
@@ -85,7 +85,7 @@ fn the_images_used_least_recently_go_but_none_in_use() {
 fn an_overlay_keeps_what_it_needs() {
     let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
-    let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
+    let kept = ImageCache::open(&folder.path().join("kept")).unwrap();
     let base = fill(&kept, 1);
     let (target, renamed) = (folder.path().join("disk.0"), folder.path().join("another name"));
     base.overlay(&kept, &target, None, There::Nothing).unwrap();
@@ -106,7 +106,7 @@ fn an_overlay_keeps_what_it_needs() {
 fn an_overlay_on_a_disk_that_is_not_mounted_keeps_its_image() {
     let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
-    let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
+    let kept = ImageCache::open(&folder.path().join("kept")).unwrap();
     let datastore = folder.path().join("datastore");
     std::fs::create_dir(&datastore).unwrap();
     let target = datastore.join("disk.0");
@@ -142,7 +142,7 @@ fn an_overlay_on_a_disk_that_is_not_mounted_keeps_its_image() {
 fn a_second_attempt_takes_nothing_from_a_machine() {
     let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
-    let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
+    let kept = ImageCache::open(&folder.path().join("kept")).unwrap();
     let (base, other) = (fill(&kept, 1), fill(&kept, 2));
     let target = folder.path().join("disk.0");
     let make =
@@ -183,7 +183,7 @@ fn a_second_attempt_takes_nothing_from_a_machine() {
 fn an_image_that_begins_like_a_qcow2_is_a_disk_all_the_same() {
     let _alone = crate::STARTS.lock();
     let folder = tempfile::tempdir().unwrap();
-    let kept = KeptImages::open(&folder.path().join("kept")).unwrap();
+    let kept = ImageCache::open(&folder.path().join("kept")).unwrap();
     let filling = missing(&kept, 1);
     // A machine wrote the file of another one to the beginning of its disk.
     let inner = folder.path().join("inner.qcow2");

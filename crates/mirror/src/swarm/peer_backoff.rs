@@ -20,7 +20,7 @@ const SHUNNED_MAX: Duration = Duration::from_secs(300);
 
 /// See the module. Times count from any moment.
 #[derive(Debug)]
-pub(super) struct Company {
+pub(super) struct PeerBackoff {
     alone: bool,
     /// Answers in a row that nobody else is there.
     alone_said: u32,
@@ -42,7 +42,7 @@ pub(super) struct Counted {
     pub(super) shunned: u64,
 }
 
-impl Company {
+impl PeerBackoff {
     /// Whether others are there is what the server said.
     pub(super) fn new(others: bool) -> Self {
         Self {
@@ -103,42 +103,42 @@ mod tests {
 
     #[test]
     fn who_is_alone_asks_nobody_until_somebody_comes() {
-        let mut company = Company::new(false);
-        assert!(!company.is_asked(at(0)));
-        company.hear(at(0), News::Others);
-        assert!(company.is_asked(at(0)));
-        (0..3).for_each(|_| company.hear(at(1), News::Alone));
-        assert!(company.is_asked(at(1)));
-        company.hear(at(1), News::Alone);
-        assert!(!company.is_asked(at(1)));
-        let mut deaf = Company::new(true);
+        let mut backoff = PeerBackoff::new(false);
+        assert!(!backoff.is_asked(at(0)));
+        backoff.hear(at(0), News::Others);
+        assert!(backoff.is_asked(at(0)));
+        (0..3).for_each(|_| backoff.hear(at(1), News::Alone));
+        assert!(backoff.is_asked(at(1)));
+        backoff.hear(at(1), News::Alone);
+        assert!(!backoff.is_asked(at(1)));
+        let mut deaf = PeerBackoff::new(true);
         deaf.hear(at(0), News::Deaf);
         assert!(!deaf.is_asked(at(100)));
     }
 
     #[test]
     fn what_is_overdue_together_counts_once() {
-        let mut company = Company::new(true);
-        (0..50).for_each(|_| company.hear(at(1), News::Overdue));
-        assert!(company.is_asked(at(1)) && company.counted().overdue == 50);
-        company.hear(at(2), News::Overdue);
-        company.hear(at(3), News::Came);
-        company.hear(at(3), News::Overdue);
-        assert!(company.is_asked(at(3)), "a member has sent something between");
+        let mut backoff = PeerBackoff::new(true);
+        (0..50).for_each(|_| backoff.hear(at(1), News::Overdue));
+        assert!(backoff.is_asked(at(1)) && backoff.counted().overdue == 50);
+        backoff.hear(at(2), News::Overdue);
+        backoff.hear(at(3), News::Came);
+        backoff.hear(at(3), News::Overdue);
+        assert!(backoff.is_asked(at(3)), "a member has sent something between");
     }
 
     #[test]
     fn members_that_send_nothing_in_time_are_left_alone_for_longer_each_time() {
-        let mut company = Company::new(true);
-        (1..=3).for_each(|second| company.hear(at(second), News::Overdue));
+        let mut backoff = PeerBackoff::new(true);
+        (1..=3).for_each(|second| backoff.hear(at(second), News::Overdue));
         // What was asked for before.
-        company.hear(at(4), News::Overdue);
-        assert!(!company.is_asked(at(4)) && company.is_asked(at(5)));
-        company.hear(at(6), News::Overdue);
-        assert!(!company.is_asked(at(9)) && company.is_asked(at(10)));
-        assert_eq!(company.counted(), Counted { overdue: 5, shunned: 2 });
-        company.hear(at(10), News::Came);
-        company.hear(at(11), News::Overdue);
-        assert!(company.is_asked(at(11)));
+        backoff.hear(at(4), News::Overdue);
+        assert!(!backoff.is_asked(at(4)) && backoff.is_asked(at(5)));
+        backoff.hear(at(6), News::Overdue);
+        assert!(!backoff.is_asked(at(9)) && backoff.is_asked(at(10)));
+        assert_eq!(backoff.counted(), Counted { overdue: 5, shunned: 2 });
+        backoff.hear(at(10), News::Came);
+        backoff.hear(at(11), News::Overdue);
+        assert!(backoff.is_asked(at(11)));
     }
 }

@@ -45,7 +45,7 @@ struct Kept {
 
 /// The runs that one client keeps; the driver has their bytes.
 #[derive(Debug, Default)]
-pub struct KeptRuns {
+pub struct RunCache {
     kept: HashMap<RunKey, Kept>,
     order: VecDeque<RunKey>,
     bytes: u64,
@@ -53,7 +53,7 @@ pub struct KeptRuns {
     recent: VecDeque<(RunKey, u64)>,
 }
 
-impl KeptRuns {
+impl RunCache {
     /// Says how to read a piece. Its run is fetched whole if the one before is kept and the piece lies at the
     /// beginning: then the client reads on, and the next run is fetched ahead. It is also fetched whole once three
     /// quarters of it were read, so that little is fetched in vain.
@@ -135,7 +135,7 @@ mod tests {
         Width::new(8, 2).expect("a width")
     }
 
-    fn read(kept: &mut KeptRuns, number: u64, offset: u32, length: u32) -> Reading {
+    fn read(kept: &mut RunCache, number: u64, offset: u32, length: u32) -> Reading {
         kept.read(&Piece { segment: 7, run: run(number), width: width(), offset, length, sum: 0 })
     }
 
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_run_is_kept_once_most_of_it_was_read() {
-        let mut kept = KeptRuns::default();
+        let mut kept = RunCache::default();
         for eighth in 0..6 {
             assert_eq!(read(&mut kept, 5, eighth * CONTENT / 8, CONTENT / 8), Reading::Alone, "{eighth}");
         }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_client_that_reads_on_gets_runs_ahead() {
-        let mut kept = KeptRuns::default();
+        let mut kept = RunCache::default();
         assert_eq!(read(&mut kept, 5, 0, CONTENT), whole(false));
         assert_eq!(read(&mut kept, 6, CONTENT / 2, 10), Reading::Alone, "not its beginning");
         assert_eq!(read(&mut kept, 6, 100, 10), whole(true));
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_oldest_go_when_there_is_no_room() {
-        let mut kept = KeptRuns::default();
+        let mut kept = RunCache::default();
         for number in 0..24 {
             assert_eq!(kept.fetch_ahead(7, run(number), width()), Some(vec![]), "{number}");
         }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 /// Bytes by digest, at most `BYTES_MAX` of them; the oldest are evicted first.
 #[derive(Debug, Default)]
-pub(crate) struct Kept<const BYTES_MAX: usize>(Mutex<Inside>);
+pub(crate) struct DigestCache<const BYTES_MAX: usize>(Mutex<Inside>);
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -17,7 +17,7 @@ struct Inside {
     bytes: usize,
 }
 
-impl<const BYTES_MAX: usize> Kept<BYTES_MAX> {
+impl<const BYTES_MAX: usize> DigestCache<BYTES_MAX> {
     /// The bytes with this digest, if they are kept.
     pub(crate) fn get(&self, digest: &Digest) -> Option<Bytes> {
         self.0.lock().kept.get(digest).cloned()
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn the_newest_are_kept_and_not_more_than_there_is_room_for() {
-        let kept = Kept::<1000>::default();
+        let kept = DigestCache::<1000>::default();
         let digest = |number: u8| Digest::of(&[number]);
         for number in 0..100 {
             kept.keep(digest(number), &vec![number; 99].into());

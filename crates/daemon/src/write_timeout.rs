@@ -15,14 +15,14 @@ const WRITE_TIME_MAX: Duration = Duration::from_secs(20);
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A stream whose writes fail if its reader is too slow.
-pub(crate) struct Steady<S> {
+pub(crate) struct WriteTimeout<S> {
     stream: S,
     /// The end of the present write's time, and the bytes that are still to be taken until then; `None` if no write
     /// waits.
     waits: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
-impl<S> Steady<S> {
+impl<S> WriteTimeout<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, waits: None }
     }
@@ -48,7 +48,7 @@ impl<S> Steady<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Steady<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -58,7 +58,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Steady<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Steady<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -104,14 +104,14 @@ mod tests {
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let (near, far) = duplex(1024);
-            let mut near = Steady::new(near);
+            let mut near = WriteTimeout::new(near);
             let begin = Instant::now();
             let error = near.write_all(&[7; 4096]).await.unwrap_err();
             assert_eq!((error.kind(), begin.elapsed() >= WRITE_TIME_MAX), (io::ErrorKind::TimedOut, true));
             drop(far);
 
             let (near, mut far) = duplex(1024);
-            let mut near = Steady::new(near);
+            let mut near = WriteTimeout::new(near);
             // The pause between two writes does not count.
             near.write_all(&[7; 1024]).await.unwrap();
             sleep(WRITE_TIME_MAX * 2).await;
@@ -136,7 +136,7 @@ mod tests {
         let write = |piece: usize, pause: Duration| {
             runtime.block_on(async {
                 let (near, mut far) = duplex(1024);
-                let mut near = Steady::new(near);
+                let mut near = WriteTimeout::new(near);
                 let reader = tokio::spawn(async move {
                     let mut bytes = vec![0; piece];
                     while far.read_exact(&mut bytes).await.is_ok() {

@@ -38,7 +38,7 @@ pub struct Querier {
 }
 
 /// A packet socket of this network namespace, of which only what arrives on one interface counts.
-pub(crate) struct Ear {
+pub(crate) struct GroupListener {
     socket: Socket,
     interface: usize,
     group: IpAddr,
@@ -49,7 +49,7 @@ pub(crate) struct Ear {
     heard_at: Duration,
 }
 
-impl Ear {
+impl GroupListener {
     /// `None` without the right to open such a socket (`CAP_NET_RAW`).
     pub(super) fn open(group: IpAddr, interface: u32) -> Option<Self> {
         let frames = if group.is_ipv4() { IPV4_FRAMES } else { IPV6_FRAMES };
@@ -63,9 +63,9 @@ impl Ear {
 
     /// Also hears the group if nothing on this machine has joined it. `None` as for [`Self::open`].
     pub(crate) fn open_to_all_groups(group: IpAddr, interface: u32) -> Option<Self> {
-        let ear = Self::open(group, interface)?;
-        hear_all_groups(&ear.socket, interface).ok()?;
-        Some(ear)
+        let listener = Self::open(group, interface)?;
+        hear_all_groups(&listener.socket, interface).ok()?;
+        Some(listener)
     }
 
     /// Takes what has arrived; `now` counts from when the listening began.
@@ -173,8 +173,8 @@ mod tests {
     fn only_its_own_interface_is_heard() {
         let group: IpAddr = "239.255.79.9".parse().unwrap();
         let lo = crate::interface::choose("lo").unwrap();
-        let ears = [lo.index, lo.index + 1].map(|index| Ear::open(group, index));
-        let [Some(mut here), Some(mut elsewhere)] = ears else { return };
+        let listeners = [lo.index, lo.index + 1].map(|index| GroupListener::open(group, index));
+        let [Some(mut here), Some(mut elsewhere)] = listeners else { return };
         let sender = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
         sender.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
         sender.send_to(b"hello", &std::net::SocketAddr::new(group, 47909).into()).unwrap();

@@ -15,7 +15,7 @@ use disk::logical_volume::LogicalVolume;
 use disk::{ReadAt as _, open_source};
 
 use super::there::{There, remove};
-use super::{About, KeptImage, KeptImages, is_locked, modified, names, touch};
+use super::{About, ImageCache, KeptImage, is_locked, modified, names, touch};
 use crate::private_file::io_error;
 
 /// What names of our volumes begin with.
@@ -46,7 +46,7 @@ pub struct FillingVolume {
     lock: File,
 }
 
-impl KeptImages {
+impl ImageCache {
     /// Looks for an image in a volume group. What is found stays as long as the answer exists.
     pub fn find_volume(&self, key: &str, group: &str) -> Result<FoundVolume> {
         let volume = LogicalVolume { group: group.to_owned(), name: format!("{NAME}{key}") };

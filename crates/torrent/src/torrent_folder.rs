@@ -25,11 +25,11 @@ pub struct Of {
 
 /// The folder.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct TorrentFolder {
     folder: PathBuf,
 }
 
-impl Kept {
+impl TorrentFolder {
     /// The folder at `path`, which is made if it is missing.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn torrents_are_found_by_version_and_by_both_names() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Kept::open(&folder.path().join("torrents")).unwrap();
+        let kept = TorrentFolder::open(&folder.path().join("torrents")).unwrap();
         let of = Of { reference: "web@3".to_owned(), manifest: Digest([7; 32]), form: "raw".to_owned() };
         let pieces = vec![PieceHash { v1: [1; 20], v2: [2; 32] }];
         let hashes = Hashes { length: 9, piece_bytes: 1 << 18, pieces };
