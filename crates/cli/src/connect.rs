@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Error, ErrorKind};
-use daemon::authority::{Claims, Right};
-use daemon::tokens::{Given, Keeper, Place};
+use daemon::auth::authority::{Claims, Right};
+use daemon::auth::tokens::{Given, Keeper, Place};
 use image::Cipher;
 use mirror::Images;
 use net::client::{Client, ClientOptions, Credential};

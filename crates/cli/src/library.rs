@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use daemon::tokens::Keeper;
+use daemon::auth::tokens::Keeper;
 use image::{Cipher, Manifest, ObjectSource, PublicKey, SignedManifest};
 use mirror::Images;
 use net::client::Client;

@@ -8,7 +8,7 @@ use base::units::{show_bytes, show_seconds};
 use net::api::{HostStage, HostStatus, SessionStatistics, Switch};
 use serde::Serialize;
 
-use crate::statistics::show_rate;
+use crate::sessions::statistics::show_rate;
 
 /// Something that happened.
 #[derive(Debug, Clone, Serialize)]
@@ -170,7 +170,7 @@ impl fmt::Display for Event {
                 )
             }
             Self::SessionEnded { statistics } => {
-                let (of, text) = (&statistics.reference, crate::statistics::text(statistics));
+                let (of, text) = (&statistics.reference, crate::sessions::statistics::text(statistics));
                 write!(f, "session of {of} ended\n{text}")
             }
             Self::HostEnded { host } => {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::event::{Event, Log};
-use crate::per_address::{Place, places_of};
+use crate::limits::per_address::{Place, places_of};
 
 /// Most machines that are kept; of those that ended, the oldest are forgotten first.
 const HOSTS_MAX: usize = 16_384;

@@ -8,55 +8,32 @@
 //! [`attached`] is the second service: it serves one disk to the machine that uses it, while the disk's image is
 //! still being fetched.
 
-mod address_share;
 mod api;
 pub mod attached;
-pub mod authority;
-mod boot_exchange;
-mod claims;
+pub mod auth;
 mod clock;
 pub mod cluster_parts;
-pub mod etcd_files;
 pub mod event;
 mod files;
 mod fleet;
-mod groups;
 mod hosts;
-pub mod identity;
 pub mod image_cache;
-mod join;
+mod limits;
 mod listener;
 pub mod metrics;
 mod netboot;
-mod paced;
-mod pem;
-mod per_address;
-mod power;
 pub mod private_file;
-mod probes;
-mod publications;
-mod reach;
-mod readings;
-mod receivers;
+mod problem;
+mod repository;
 mod serve;
-mod session_places;
-mod sessions;
+pub mod sessions;
 pub mod state;
-pub mod statistics;
-mod suits;
 mod swarms;
-pub mod token_records;
-mod token_uses;
-pub mod tokens;
-mod torrents;
-mod unicast_share;
-mod uploads;
-mod write_timeout;
 
 pub use files::PublicImages;
-pub use groups::MulticastOptions;
 pub use netboot::{DhcpSettings, NetbootSettings};
 pub use serve::{ServeOptions, Server, serve};
+pub use sessions::groups::MulticastOptions;
 pub use swarms::{Places, number_of as place_number};
 
 /// Held by tests that start programs, and by those that lock files: until a new process runs its program, it has all

@@ -18,9 +18,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
-use crate::paced::{Paced, SendRate};
-use crate::per_address::{PerAddress, Seat};
-use crate::write_timeout::WriteTimeout;
+use crate::limits::paced::{Paced, SendRate};
+use crate::limits::per_address::{PerAddress, Seat};
+use crate::limits::write_timeout::WriteTimeout;
 
 /// Maximum number of connections at the same time; further ones wait in the kernel.
 pub(crate) const CONNECTIONS_MAX: usize = 4096;

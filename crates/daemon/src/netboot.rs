@@ -29,8 +29,8 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::event::{Event, Log};
+use crate::fleet::power::{Program, Runs};
 use crate::fleet::{Book, Fleet, ServedFiles, Site, Step, Watch};
-use crate::power::{Program, Runs};
 
 /// Where firmware that boots by HTTP looks, and loaders of other makers.
 const HTTP_PORT: u16 = 80;

@@ -14,18 +14,18 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::api::{self, App};
+use crate::auth::identity::Identity;
+use crate::auth::join::Join;
 use crate::clock;
 use crate::event::Log;
 use crate::files::{Files, PublicImages};
-use crate::groups::MulticastOptions;
-use crate::identity::Identity;
-use crate::join::Join;
 use crate::netboot::{self, Boots, NetbootSettings};
-use crate::probes::Probes;
 use crate::sessions::Sessions;
+use crate::sessions::groups::MulticastOptions;
+use crate::sessions::probes::Probes;
 use crate::state::StateFolder;
+use crate::swarms::torrents::Torrents;
 use crate::swarms::{Places, Swarms};
-use crate::torrents::Torrents;
 use crate::{listener, metrics};
 
 /// Time after the end of the listener for work on the repository that cannot be interrupted.

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use base::{Error, ErrorKind, Result};
 
-use crate::authority::Authority;
+use crate::auth::authority::Authority;
+use crate::auth::identity::Identity;
+use crate::auth::token_records::TokenRecords;
 use crate::files::Checksums;
-use crate::identity::Identity;
 use crate::private_file::{io_error, make_draft, make_folder, read_open, read_private};
-use crate::token_records::TokenRecords;
 
 const SECRET_FILE: &str = "secret";
 const IDENTITY_FILE: &str = "identity.pem";

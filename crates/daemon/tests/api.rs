@@ -55,13 +55,16 @@ fn a_token_says_what_it_grants_and_gives_another_that_grants_the_same() {
     connect(&token).images().unwrap();
     assert!(!format!("{renewed:?}").contains(token.secret.expose()), "no log holds a secret");
     // The renewed token grants no more than the old one.
-    let writer = bench.client(&["web"], daemon::authority::Right::Write, u64::MAX);
+    let writer = bench.client(&["web"], daemon::auth::authority::Right::Write, u64::MAX);
     let (token, _) = writer.renew_token().unwrap();
     let refused = connect(&token).publish("other", Bytes::new(), "key").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     // A token without `lasts` cannot be renewed.
-    let claims =
-        daemon::authority::Claims::plain(vec!["*".to_owned()], daemon::authority::Right::Read, u64::MAX);
+    let claims = daemon::auth::authority::Claims::plain(
+        vec!["*".to_owned()],
+        daemon::auth::authority::Right::Read,
+        u64::MAX,
+    );
     let secret = bench.state.authority().unwrap().mint(&claims).unwrap();
     let last = connect(&JoinToken { secret, ..bench.server.join_token().clone() });
     assert_eq!(last.token_grant().unwrap().lasts_seconds, None);
@@ -109,7 +112,7 @@ fn a_prune_waits_for_an_upload_and_harms_no_reader() {
     assert!(published.into_inner(), "the upload was waited for");
     // The second upload was never published.
     assert_eq!((report.deleted.objects, report.revoked), (1, 1), "{report:?}");
-    let any = bench.client(&["*"], daemon::authority::Right::Write, u64::MAX);
+    let any = bench.client(&["*"], daemon::auth::authority::Right::Write, u64::MAX);
     assert!(!any.has_object(&orphan).unwrap());
     let verified = bench.repository.verify(&Scope::All, &NoProgress).unwrap();
     assert_eq!((verified.versions, verified.unreferenced, verified.damaged.len()), (2, 0, 0));
@@ -133,7 +136,7 @@ fn an_upload_that_was_taken_for_dead_is_refused_and_starts_again() {
 #[test]
 fn only_the_bytes_of_a_digest_are_stored_under_it() {
     let bench = start(true);
-    let writer = bench.client(&["*"], daemon::authority::Right::Write, u64::MAX);
+    let writer = bench.client(&["*"], daemon::auth::authority::Right::Write, u64::MAX);
     let object = ObjectRef::of(ObjectKind::Chunk, b"right");
     let wrong = writer.put_object(&object, Bytes::from_static(b"wrong")).unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::Corrupt, "{wrong:?}");
@@ -149,7 +152,7 @@ fn only_the_bytes_of_a_digest_are_stored_under_it() {
 
 #[test]
 fn a_token_opens_what_it_names_until_it_expires() {
-    use daemon::authority::Right;
+    use daemon::auth::authority::Right;
     let bench = start(true);
     let writer = bench.writer();
     writer.publish("web", draft(&writer), "key").unwrap();
@@ -167,7 +170,7 @@ fn a_token_opens_what_it_names_until_it_expires() {
 
 #[test]
 fn only_an_administrator_manages_machines() {
-    use daemon::authority::Right;
+    use daemon::auth::authority::Right;
     use net::api::{JobRequest, MachineChange, Power, Switch, SwitchRequest, Work};
     let bench = start(true);
     let job = JobRequest {
@@ -367,11 +370,11 @@ fn images_are_made_written_cloned_compared_and_read_in_place() {
     let bench = start(false);
     let mint = |images: &[&str], right| {
         let images = images.iter().map(ToString::to_string).collect();
-        let claims = daemon::authority::Claims::plain(images, right, u64::MAX);
+        let claims = daemon::auth::authority::Claims::plain(images, right, u64::MAX);
         bench.state.authority().unwrap().mint(&claims).unwrap().expose().to_owned()
     };
-    let writer = mint(&["web", "copy"], daemon::authority::Right::Write);
-    let reader = mint(&["web"], daemon::authority::Right::Read);
+    let writer = mint(&["web", "copy"], daemon::auth::authority::Right::Write);
+    let reader = mint(&["web"], daemon::auth::authority::Right::Read);
     let json = |line: &str, more: &str, body: &[u8]| {
         let (status, answer) = ask(&bench, &writer, line, more, body);
         (status, serde_json::from_slice::<serde_json::Value>(&answer).unwrap())
@@ -437,7 +440,7 @@ fn images_are_made_written_cloned_compared_and_read_in_place() {
 #[test]
 fn a_client_writes_reads_appends_and_frees_more_than_a_request_holds() {
     let bench = start(false);
-    let client = bench.client(&["web", "copy"], daemon::authority::Right::Write, u64::MAX);
+    let client = bench.client(&["web", "copy"], daemon::auth::authority::Right::Write, u64::MAX);
     let mib = 1u64 << 20;
     let request =
         CreateRequest { size_bytes: 64 * mib, chunk_bytes: Some(1 << 20), logical_sector_bytes: None };
@@ -492,6 +495,6 @@ fn a_client_writes_reads_appends_and_frees_more_than_a_request_holds() {
         client.commit("web", &overlapping, &mut content, None).unwrap_err().kind(),
         ErrorKind::Invalid
     );
-    let reader = bench.client(&["web"], daemon::authority::Right::Read, u64::MAX);
+    let reader = bench.client(&["web"], daemon::auth::authority::Right::Read, u64::MAX);
     assert_eq!(reader.write("web", 0, bytes, None).unwrap_err().kind(), ErrorKind::Denied);
 }

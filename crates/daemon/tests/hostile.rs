@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::ErrorKind;
-use daemon::authority::{Claims, Right};
+use daemon::auth::authority::{Claims, Right};
 use daemon::{MulticastOptions, ServeOptions, Server, serve};
 use net::api::{CreateRequest, Family, MULTICAST_VERSION, ProbeRequest, SessionId, SessionRequest};
 use net::client::{Client, ClientOptions};

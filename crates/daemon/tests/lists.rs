@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use daemon::authority::Right;
+use daemon::auth::authority::Right;
 use image::Manifest;
 use store::{Shape, Stamp};
 

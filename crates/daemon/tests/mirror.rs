@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::ErrorKind;
-use daemon::authority::{Claims, Right};
+use daemon::auth::authority::{Claims, Right};
 use daemon::{ServeOptions, Server, serve};
 use image::{Cipher, Manifest};
 use mirror::{CommitOptions, Durability, Mirror, MirrorOptions, Onto, Served, Source};

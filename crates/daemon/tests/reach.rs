@@ -8,7 +8,7 @@ use crate::common::{draft_of, start};
 
 #[test]
 fn objects_of_other_images_do_not_exist_to_a_token() {
-    use daemon::authority::Right;
+    use daemon::auth::authority::Right;
     let bench = start(true);
     let objects_of = |image: &str| {
         let newest = store::Reference::Newest(image.parse().unwrap());

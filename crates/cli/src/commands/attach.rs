@@ -9,7 +9,7 @@ use daemon::attached::{
     AttachOptions, Attached, CacheSettings, End, Event, KeySettings, ServerSettings, Settings, Status,
     TlsSettings, exists, prepare,
 };
-use daemon::tokens::{Place, kept_in};
+use daemon::auth::tokens::{Place, kept_in};
 use image::Manifest;
 use mirror::{BootProfiles, Images, MulticastOptions, Source, Swarm};
 use net::client::Client;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use base::{ErrorKind, units::show_bytes};
 use daemon::attached::{Answer, Damaged, Request, Settings, Status, Waits, ask};
-use daemon::tokens::TokenStatus;
+use daemon::auth::tokens::TokenStatus;
 use serde_json::{Value, json};
 use store::ImageName;
 

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use cluster::{ClusterToken, Opening, Width};
+use daemon::cluster_parts::etcd_files::EtcdFiles;
 use daemon::cluster_parts::{ClusterPart, MetadataOptions, MetadataPlace, serve_metadata};
-use daemon::etcd_files::EtcdFiles;
 use serde_json::json;
 
 use super::Context;

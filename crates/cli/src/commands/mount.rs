@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base::{Error, ErrorKind};
-use daemon::tokens::{Keeper, Place, kept_in};
+use daemon::auth::tokens::{Keeper, Place, kept_in};
 use mirror::fuse::{Content, DiskSettings, MountOptions, Origin, Sharing, mount};
 use mirror::{BootProfiles, Images, MirrorOptions, MulticastOptions, Sighting, Source, Swarm};
 use net::client::Client;

@@ -1,8 +1,8 @@
 //! `diskcast token`: makes a token for clients of this machine's server, lists tokens, and revokes them.
 
-use daemon::authority::{Claims, PATTERNS_MAX, Right};
+use daemon::auth::authority::{Claims, PATTERNS_MAX, Right};
+use daemon::auth::token_records::{TokenId, TokenRecord};
 use daemon::state::StateFolder;
-use daemon::token_records::{TokenId, TokenRecord};
 use net::token::JoinToken;
 use serde_json::json;
 

@@ -8,11 +8,11 @@ use axum::http::request::Parts;
 use net::api::ProblemKind;
 
 use super::app::App;
-use super::problem::Failure;
-use crate::authority::{Claims, Rejection, Right};
+use crate::auth::authority::{Claims, Rejection, Right};
 use crate::clock;
 use crate::event::Event;
 use crate::listener::Peer;
+use crate::problem::Failure;
 
 /// The claims of a valid token. As a parameter of a handler, it makes the request require a token.
 pub(super) struct Access(Claims);

@@ -9,26 +9,26 @@ use store::{Reference, Repository};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
-use super::problem::Failure;
-use crate::authority::Authority;
-use crate::boot_exchange::Reads;
+use crate::auth::authority::Authority;
+use crate::auth::join::Join;
+use crate::auth::token_uses::TokenUses;
 use crate::clock;
 use crate::event::Log;
 use crate::files::Files;
 use crate::hosts::Hosts;
-use crate::join::Join;
+use crate::limits::per_address::Shares;
 use crate::metrics::Metrics;
 use crate::netboot::Boots;
-use crate::per_address::Shares;
-use crate::probes::Probes;
-use crate::publications::Publications;
-use crate::reach::Reach;
-use crate::readings::Readings;
+use crate::problem::Failure;
+use crate::repository::publications::Publications;
+use crate::repository::reach::Reach;
+use crate::repository::readings::Readings;
+use crate::repository::uploads::Uploads;
 use crate::sessions::Sessions;
+use crate::sessions::probes::Probes;
 use crate::swarms::Swarms;
-use crate::token_uses::TokenUses;
-use crate::torrents::Torrents;
-use crate::uploads::Uploads;
+use crate::swarms::boot_exchange::Reads;
+use crate::swarms::torrents::Torrents;
 
 /// Maximum number of requests at the same time; further ones get 503.
 const REQUESTS_MAX: usize = 2048;

@@ -25,11 +25,11 @@ use store::{Blob, Changes, Closeness, Committed, ImageName, Piece, Reference, Sh
 use super::access::Access;
 use super::app::App;
 use super::body::{Content, Held, Pace, receive_json, reserve_answer};
-use super::problem::Failure;
-use crate::authority::Right;
+use crate::auth::authority::Right;
 use crate::clock;
 use crate::event::Event;
 use crate::listener::Peer;
+use crate::problem::Failure;
 
 /// Maximum number of entries in an answer of `log`.
 const LOG_MAX: usize = 1000;

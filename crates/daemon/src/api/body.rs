@@ -21,11 +21,11 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::access::Access;
 use super::app::{App, BODY_PAUSE_MAX, BODY_TIME_MAX, MEMORY_PIECES, PIECE_BYTES};
-use super::problem::Failure;
-use crate::address_share::AddressShare;
-use crate::authority::Right;
+use crate::auth::authority::Right;
+use crate::limits::address_share::AddressShare;
+use crate::limits::per_address::Part;
 use crate::listener::Peer;
-use crate::per_address::Part;
+use crate::problem::Failure;
 
 /// Most pieces of memory that one address holds.
 const ADDRESS_PIECES_MAX: u32 = MEMORY_PIECES / 4;

@@ -25,9 +25,9 @@ use super::app::App;
 use super::blobs::{Asked, Expect};
 use super::body;
 use super::objects::Upload;
-use super::problem::Failure;
-use crate::authority::Right;
+use crate::auth::authority::Right;
 use crate::event::Event;
+use crate::problem::Failure;
 
 /// Bytes of manifests in a list of images: some thousand.
 const MANIFESTS_BYTES_MAX: usize = 8 << 20;

@@ -22,15 +22,15 @@ use tokio::time::Instant;
 use super::access::Access;
 use super::app::App;
 use super::body;
-use super::problem::Failure;
-use crate::authority::{Claims, Right};
-use crate::claims::TokenId;
+use crate::auth::authority::{Claims, Right};
+use crate::auth::claims::TokenId;
 use crate::clock;
 use crate::event::Event;
+use crate::fleet::suits;
 use crate::fleet::{Fleet, News, Task};
 use crate::listener::Peer;
 use crate::netboot::Boots;
-use crate::suits;
+use crate::problem::Failure;
 
 /// How long the token of a job lasts, in seconds; who works on the job renews it.
 const JOB_TOKEN_SECONDS: u64 = 3600;

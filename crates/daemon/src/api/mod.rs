@@ -10,7 +10,6 @@ mod machines;
 mod objects;
 mod operations;
 mod probes;
-mod problem;
 mod profiles;
 mod sessions;
 mod status;
@@ -28,8 +27,8 @@ use axum::routing::{get, post, put};
 use net::api::ProblemKind;
 
 use crate::event::Event;
+use crate::problem::{Cause, Failure};
 pub(crate) use app::App;
-pub(crate) use problem::Failure;
 
 /// All routes of the API.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -112,7 +111,7 @@ async fn watch(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         Err(_) => Failure::new(ProblemKind::Unavailable, "too many requests at once").into_response(),
     };
     app.metrics.request(response.status().as_u16());
-    if let Some(problem::Cause(error)) = response.extensions().get() {
+    if let Some(Cause(error)) = response.extensions().get() {
         (app.log)(&Event::RequestFailed { request: name, error: error.clone() });
     }
     response

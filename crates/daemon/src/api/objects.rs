@@ -21,10 +21,10 @@ use tokio::time::Instant;
 use super::access::Access;
 use super::app::App;
 use super::body::{Held, Pace, receive, receive_hint, refuse, reserve_answer};
-use super::problem::Failure;
-use crate::authority::Right;
+use crate::auth::authority::Right;
+use crate::limits::paced::SendRate;
 use crate::listener::Peer;
-use crate::paced::SendRate;
+use crate::problem::Failure;
 
 /// Of an object that a client is about to send, it is told whether an image of the token had it this long ago: it
 /// asks for each, and sends at worst what is there already.

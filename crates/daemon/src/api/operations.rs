@@ -11,9 +11,9 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
 use super::app::App;
-use super::problem::Failure;
 use crate::clock;
 use crate::metrics::{self, TokenTotals};
+use crate::problem::Failure;
 
 /// For this time a repository that could be read counts as readable.
 const READY_LASTS: Duration = Duration::from_secs(2);

@@ -11,9 +11,9 @@ use net::api::{ProbeGrant, ProbeRequest, ProbeView, SessionId};
 use super::access::Access;
 use super::app::App;
 use super::body;
-use super::problem::Failure;
-use crate::authority::Right;
+use crate::auth::authority::Right;
 use crate::listener::Peer;
+use crate::problem::Failure;
 
 /// `POST probes`.
 pub(super) async fn start(

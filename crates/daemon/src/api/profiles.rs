@@ -18,10 +18,10 @@ use super::access::Access;
 use super::app::App;
 use super::blobs::Asked;
 use super::body::{from_json, receive_hint, receive_json};
-use super::problem::Failure;
-use crate::authority::Right;
+use crate::auth::authority::Right;
 use crate::clock;
 use crate::listener::Peer;
+use crate::problem::Failure;
 
 #[derive(Deserialize)]
 pub(super) struct Of {

@@ -15,10 +15,10 @@ use store::Reference;
 use super::access::Access;
 use super::app::App;
 use super::body;
-use super::problem::Failure;
-use crate::authority::Right;
+use crate::auth::authority::Right;
 use crate::listener::Peer;
-use crate::statistics;
+use crate::problem::Failure;
+use crate::sessions::statistics;
 
 /// `GET sessions`: statistics as JSON, or as text like in the log if the client accepts `text/plain` first.
 pub(super) async fn list(

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 use super::access::Access;
 use super::app::App;
 use super::body;
-use super::problem::Failure;
-use crate::authority::Right;
+use crate::auth::authority::Right;
 use crate::listener::Peer;
-use crate::statistics;
+use crate::problem::Failure;
+use crate::sessions::statistics;
 
 /// One file without anything from elsewhere. It shows no data by itself: it asks for a token.
 const PAGE: &str = include_str!("status.html");

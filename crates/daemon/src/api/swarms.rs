@@ -13,9 +13,9 @@ use store::Reference;
 use super::access::Access;
 use super::app::App;
 use super::body;
-use super::problem::Failure;
-use crate::authority::Right;
+use crate::auth::authority::Right;
 use crate::listener::Peer;
+use crate::problem::Failure;
 
 /// How long the answer to the first of a swarm waits for others.
 const GATHERING: Duration = Duration::from_millis(15);

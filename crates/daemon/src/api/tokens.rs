@@ -8,9 +8,9 @@ use net::api::{ProblemKind, TokenGrant};
 
 use super::access::Access;
 use super::app::App;
-use super::problem::Failure;
-use crate::authority::{Claims, Right};
+use crate::auth::authority::{Claims, Right};
 use crate::clock;
+use crate::problem::Failure;
 
 pub(super) async fn get(access: Access) -> Json<TokenGrant> {
     Json(grant(access.claims(), clock::unix_seconds()))

@@ -14,10 +14,10 @@ use torrent::{Kind, tracker};
 use super::access::Access;
 use super::app::App;
 use super::blobs::Asked;
-use super::problem::Failure;
-use crate::authority::Right;
+use crate::auth::authority::Right;
 use crate::listener::{Here, Peer};
-use crate::torrents::Torrents;
+use crate::problem::Failure;
+use crate::swarms::torrents::Torrents;
 
 /// Where clients announce themselves, which are not clients of this API.
 pub(super) const ANNOUNCE: &str = "/announce";

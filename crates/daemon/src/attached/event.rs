@@ -7,7 +7,7 @@ use base::units::show_bytes;
 use serde::Serialize;
 
 use super::protocol::Committed;
-use crate::tokens::News;
+use crate::auth::tokens::News;
 
 /// Advice for a token that is no longer accepted.
 const NEEDED: &str = "a new one is needed in its file, which is read again";

@@ -32,7 +32,7 @@ use net::clock::Stop;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use store::Stamp;
 
-use crate::tokens::{Keeper, Place};
+use crate::auth::tokens::{Keeper, Place};
 use commit::Committer;
 use control::{Asker, Control, Rule};
 use listen::{counting, exports, listen};

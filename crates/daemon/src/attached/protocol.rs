@@ -10,7 +10,7 @@ use net::api::SetOrder;
 use serde::{Deserialize, Serialize};
 
 use super::quiesce::Quiesce;
-use crate::tokens::TokenStatus;
+use crate::auth::tokens::TokenStatus;
 
 /// Name of the socket in the disk's folder.
 pub(super) const SOCKET: &str = "control.sock";

@@ -10,7 +10,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::settings::TlsSettings;
-use crate::pem::{certificates, private_key};
+use crate::auth::pem::{certificates, private_key};
 
 /// The TLS configuration of the NBD server.
 ///

@@ -7,7 +7,7 @@ mod public;
 
 use std::sync::Arc;
 
-use crate::claims::Claims;
+use crate::auth::claims::Claims;
 
 pub(crate) use checksums::{Checksums, Sums};
 pub(crate) use key::FileKey;

@@ -6,7 +6,7 @@ use base::{Error, ErrorKind, Result};
 use image::Cipher;
 use store::Repository;
 
-use crate::claims::{Claims, Right};
+use crate::auth::claims::{Claims, Right};
 
 /// Which images these are, and where they are served without TLS.
 #[derive(Debug, Clone, Default)]

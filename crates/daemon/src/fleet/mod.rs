@@ -13,9 +13,11 @@ mod keys;
 mod ledger;
 mod machine;
 mod nonces;
+pub(crate) mod power;
 mod roster;
 mod silence;
 mod speaker;
+pub(crate) mod suits;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -52,10 +52,15 @@ pub(crate) fn start_at(tls: bool, location: &Location) -> Bench {
 }
 
 impl Bench {
-    pub(crate) fn client(&self, images: &[&str], right: daemon::authority::Right, expires: u64) -> Client {
-        let claims = daemon::authority::Claims {
+    pub(crate) fn client(
+        &self,
+        images: &[&str],
+        right: daemon::auth::authority::Right,
+        expires: u64,
+    ) -> Client {
+        let claims = daemon::auth::authority::Claims {
             lasts: Some(60),
-            ..daemon::authority::Claims::plain(
+            ..daemon::auth::authority::Claims::plain(
                 images.iter().map(ToString::to_string).collect(),
                 right,
                 expires,
@@ -72,7 +77,7 @@ impl Bench {
     }
 
     pub(crate) fn writer(&self) -> Client {
-        self.client(&["web"], daemon::authority::Right::Write, u64::MAX)
+        self.client(&["web"], daemon::auth::authority::Right::Write, u64::MAX)
     }
 }
 

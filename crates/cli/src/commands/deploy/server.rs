@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use base::Digest;
-use daemon::authority::Right;
+use daemon::auth::authority::Right;
 use daemon::state::StateFolder;
 use daemon::{MulticastOptions, Places, PublicImages, ServeOptions, Server};
 use image::SignedManifest;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use daemon::tokens::Keeper;
+use daemon::auth::tokens::Keeper;
 use net::api::HostJob;
 use net::client::Credential;
 

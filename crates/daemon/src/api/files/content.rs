@@ -18,10 +18,10 @@ use tokio::sync::mpsc;
 
 use super::super::app::App;
 use super::super::body::{Held, Pace, reserve_answer};
-use super::super::problem::Failure;
 use crate::clock;
 use crate::event::Event;
 use crate::files::FileKey;
+use crate::problem::Failure;
 
 /// What is made at a time, by all cores: at least one chunk. One piece is being sent while one waits and one is made.
 const PIECE_BYTES: u64 = 2 << 20;

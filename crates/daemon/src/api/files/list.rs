@@ -12,9 +12,9 @@ use serde::Serialize;
 use store::{FormKind, ImageName, Reference};
 
 use super::super::app::App;
-use super::super::problem::Failure;
 use super::viewer::Viewer;
 use crate::files::FileKey;
+use crate::problem::Failure;
 
 /// The answer of `GET /images/`.
 #[derive(Serialize)]

@@ -23,9 +23,9 @@ use store::Reference;
 use tokio::time::timeout;
 
 use super::app::App;
-use super::problem::Failure;
 use crate::files::{FileKey, Sums};
 use crate::listener::Peer;
+use crate::problem::Failure;
 use content::Content;
 use name::{Algorithm, FileName};
 use viewer::Viewer;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use net::api::ProblemKind;
 use store::{FormKind, Reference};
 
-use super::super::problem::Failure;
+use crate::problem::Failure;
 
 /// A file of a version, or a digest of it.
 #[derive(Debug, PartialEq, Eq)]

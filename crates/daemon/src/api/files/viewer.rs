@@ -14,8 +14,8 @@ use net::token::JoinToken;
 
 use super::super::access::claims_of;
 use super::super::app::App;
-use super::super::problem::Failure;
-use crate::claims::Claims;
+use crate::auth::claims::Claims;
+use crate::problem::Failure;
 
 /// Marks requests that came in plain: no token counts there, since anybody could read it on its way.
 #[derive(Debug, Clone, Copy)]

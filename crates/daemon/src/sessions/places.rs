@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::limits::RECEIVER_BUFFER_BYTES_DEFAULT;
 
-use crate::per_address::{PerAddress, Seat};
+use crate::limits::per_address::{PerAddress, Seat};
 
 /// Most sessions that run and were started by one address. A machine starts one for each version that it fetches.
 const STARTED_MAX: u32 = 8;

@@ -7,8 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use net::token::Secret;
 
-pub use crate::claims::{Claims, Right};
-use crate::token_records::TokenRecords;
+pub use crate::auth::claims::{Claims, Right};
+use crate::auth::token_records::TokenRecords;
 
 const CONTEXT: &str = "diskcast 2026 token seal v1";
 /// Maximum number of patterns in one token.

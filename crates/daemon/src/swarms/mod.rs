@@ -1,5 +1,8 @@
 //! Swarms: the machines that serve each other. The redirector, which names one to another, is `net`'s.
 
+pub(crate) mod boot_exchange;
+pub(crate) mod torrents;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-pub use crate::claims::TokenId;
-use crate::claims::{Claims, Right};
+pub use crate::auth::claims::TokenId;
+use crate::auth::claims::{Claims, Right};
 use crate::private_file::{make_folder, make_private, read_private, write_private};
 
 const FOLDER: &str = "tokens";

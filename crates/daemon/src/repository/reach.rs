@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use store::{ImageName, Reference, Repository};
 use tokio::time::Instant;
 
-use crate::authority::Claims;
+use crate::auth::authority::Claims;
 
 /// Most objects that are remembered, of all images together: 8 bytes of each digest. That is 2 TiB of data in chunks of
 /// the usual size.

@@ -1,6 +1,12 @@
 //! Multicast sessions of a server. There is one per version, interface and IP family, and another one for attached
 //! disks. A session starts with its first client and ends after its last one has left.
 
+pub(crate) mod groups;
+mod places;
+pub(crate) mod probes;
+mod receivers;
+pub mod statistics;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -19,17 +25,17 @@ use parking_lot::Mutex;
 use store::Repository;
 use tokio::time::Instant;
 
-use crate::address_share::AddressShare;
-use crate::api::Failure;
 use crate::event::{Event, Log};
-use crate::groups::{
+use crate::limits::address_share::AddressShare;
+use crate::limits::per_address::Joins;
+use crate::limits::unicast_share::UnicastShare;
+use crate::metrics::SessionTotals;
+use crate::problem::Failure;
+use crate::sessions::groups::{
     MulticastOptions, REPORT_PORTS, family, group, interface_towards, is_taken, refused, unavailable,
 };
-use crate::metrics::SessionTotals;
-use crate::per_address::Joins;
-use crate::receivers::Receivers;
-use crate::session_places::{SessionPlace, SessionPlaces};
-use crate::unicast_share::UnicastShare;
+use crate::sessions::places::{SessionPlace, SessionPlaces};
+use crate::sessions::receivers::Receivers;
 
 /// Maximum number of sessions at the same time.
 const SESSIONS_MAX: usize = 64;
@@ -424,7 +430,7 @@ mod tests {
     #[test]
     fn totals_sum_up_what_sessions_did() {
         let mut totals = SessionTotals::default();
-        let session = crate::statistics::tests::sample();
+        let session = crate::sessions::statistics::tests::sample();
         totals.add(&session);
         totals.add(&SessionStatistics { running: true, ..session });
         assert_eq!((totals.sessions, totals.running, totals.receivers, totals.joined), (2, 1, 0, 8));

@@ -6,7 +6,7 @@ use base::{Error, ErrorKind, Result};
 use cluster::metadata::etcd::{EtcdAccess, EtcdUser, Secret};
 use rustls::pki_types::CertificateDer;
 
-use crate::pem::{certificates, private_key};
+use crate::auth::pem::{certificates, private_key};
 use crate::private_file::read_private;
 
 /// Files of certificates in PEM, and of a password.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use net::token::WARNING_SECONDS;
 use parking_lot::Mutex;
 
-use crate::authority::Claims;
+use crate::auth::authority::Claims;
 
 /// Maximum number of remembered tokens; further ones are not reported.
 const TOKENS_MAX: usize = 4096;
@@ -65,7 +65,7 @@ impl Use {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authority::Right;
+    use crate::auth::authority::Right;
 
     #[test]
     fn a_token_that_ends_within_a_day_is_told_of_once_and_counted_while_it_is_used() {

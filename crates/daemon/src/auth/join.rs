@@ -8,8 +8,8 @@ use base::{Error, ErrorKind, Result};
 use net::token::{Fingerprint, JoinToken, Standing};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::authority::{Authority, Claims, Right};
-use crate::claims::TokenId;
+use crate::auth::authority::{Authority, Claims, Right};
+use crate::auth::claims::TokenId;
 use crate::clock;
 use crate::event::Event;
 use crate::private_file::write_private;

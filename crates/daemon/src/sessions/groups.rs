@@ -6,7 +6,7 @@ use base::{Digest, Error};
 use net::api::{Family, ProblemKind};
 use net::interface::{self, Interface};
 
-use crate::api::Failure;
+use crate::problem::Failure;
 
 /// UDP port of all groups.
 pub(crate) const GROUP_PORT: u16 = 7718;

@@ -11,8 +11,8 @@ use net::multicast::budget::Budget;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::api::Failure;
-use crate::per_address::Shares;
+use crate::limits::per_address::Shares;
+use crate::problem::Failure;
 
 /// What unicast did not use is kept for this time, so that a few objects at the end of a fetch need not wait.
 const SAVED: Duration = Duration::from_millis(250);

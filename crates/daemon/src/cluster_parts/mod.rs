@@ -1,6 +1,8 @@
 //! The parts of a cluster as services: an object device, and the metadata service. The crate `cluster` has what they
 //! do; here are their listeners and their end.
 
+pub mod etcd_files;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::etcd_files::EtcdFiles;
+use crate::cluster_parts::etcd_files::EtcdFiles;
 use crate::listener;
 
 /// Changes after which etcd is asked to drop its history.

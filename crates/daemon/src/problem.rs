@@ -18,7 +18,7 @@ pub(crate) struct Failure {
 
 /// Passes the cause of a failure from its answer to the log. Not sent to the client.
 #[derive(Clone)]
-pub(super) struct Cause(pub String);
+pub(crate) struct Cause(pub String);
 
 impl Failure {
     pub(crate) fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
@@ -37,7 +37,7 @@ impl Failure {
     }
 
     /// What the log says of it.
-    pub(super) fn into_cause(self) -> String {
+    pub(crate) fn into_cause(self) -> String {
         self.cause.unwrap_or(self.problem.detail)
     }
 

@@ -9,8 +9,8 @@ use net::probe::{self, ProbeConfig, ProbeServer};
 use net::udp::SendOptions;
 use parking_lot::Mutex;
 
-use crate::api::Failure;
-use crate::groups::{
+use crate::problem::Failure;
+use crate::sessions::groups::{
     MulticastOptions, REPORT_PORTS, family, group, interface_towards, is_taken, refused, unavailable,
 };
 
