@@ -165,7 +165,7 @@ impl Place<'_> {
 }
 
 fn path(path: &Path) -> Result<&str> {
-    Ok(path.to_str().ok_or("a path that is no text")?)
+    Ok(path.to_str().ok_or("a path that is not UTF-8")?)
 }
 
 /// The files below these folders of `root`.

@@ -79,7 +79,7 @@ impl Nbd {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         if &greeting[..16] != MAGIC {
-            return Err("this is no newstyle NBD server".into());
+            return Err("this is not a newstyle NBD server".into());
         }
         let mut hello = CLIENT_FLAGS.to_be_bytes().to_vec();
         hello.extend(b"IHAVEOPT");

@@ -72,7 +72,7 @@ impl Trace {
 }
 
 fn parse(line: &str) -> Result<Event> {
-    let bad = || format!("`{line}` is no line of a trace");
+    let bad = || format!("`{line}` is not a line of a trace");
     let words: Vec<&str> = line.split(' ').collect();
     let [letter, offset, bytes, in_flight] = words[..] else { return Err(bad().into()) };
     let (kind, _) = Kind::ALL.into_iter().find(|(_, one)| *one == letter).ok_or_else(bad)?;

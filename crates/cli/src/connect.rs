@@ -205,7 +205,7 @@ fn read_file(path: &Path) -> Result<String> {
         let bytes = daemon::private_file::read_private(path).map_err(|error| {
             let refused = error.kind() == base::ErrorKind::Refused;
             let failure = Failure::from(error).context(doing());
-            let hint = format!("whoever reads a token can use it: chmod 600 {}", path.display());
+            let hint = format!("everybody who can read a token can use it: chmod 600 {}", path.display());
             if refused { failure.hint(hint) } else { failure }
         })?;
         return Ok(String::from_utf8_lossy(&bytes).into_owned());

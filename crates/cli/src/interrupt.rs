@@ -65,7 +65,7 @@ impl Leaves {
             Self::NoTarget => ("interrupted: nothing was written, and not everything was verified", None),
             Self::PartOfStream => ("interrupted: standard output got a part of the disk only", None),
             Self::PartOfFile => (
-                "interrupted: the file is no disk yet",
+                "interrupted: the file is not a complete disk yet",
                 Some("the same command with --overwrite writes it again"),
             ),
             Self::NoVersion => ("interrupted: no version was made", None),

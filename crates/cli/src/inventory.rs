@@ -228,7 +228,7 @@ fn ranges(pattern: &str) -> std::result::Result<Vec<String>, String> {
     let numbers =
         ends.and_then(|(first, last)| Some((first, first.parse::<u32>().ok()?, last.parse::<u32>().ok()?)));
     let Some((first, from, to)) = numbers.filter(|(_, from, to)| from <= to) else {
-        return Err(format!("`[{range}]` is no range such as [01-16]"));
+        return Err(format!("`[{range}]` is not a range such as [01-16]"));
     };
     if (to - from) as usize >= HOSTS_MAX {
         return Err(format!("`[{range}]` means too many hosts"));

@@ -39,7 +39,7 @@ pub(crate) fn find(
         context.output.warning(&format!("{name} is not complete: {lacks}"));
     }
     for how in &manifest.disk.live {
-        context.output.warning(&format!("{name} is of no single moment: its disk {how}"));
+        context.output.warning(&format!("{name} does not show its disk at one moment: it {how}"));
     }
     Ok(version)
 }

@@ -181,7 +181,7 @@ fn a_stranger_and_a_server_without_agents_give_nothing() {
     let (exit, said) = site.manage(&["hosts", "remove", "--strangers"]);
     assert!(exit == Some(0) && said[0]["machines"][0]["mac"] == *card, "{said:?}");
     let said = site.bench.see(&format!("agent --server {} --pin nonsense", site.url));
-    assert!(said.contains("`nonsense` is no fingerprint") && said.ends_with("exit: 2\n"), "{said}");
+    assert!(said.contains("`nonsense` is not the fingerprint") && said.ends_with("exit: 2\n"), "{said}");
     let other = site.bench.serve("");
     let words = format!("hosts --server {} --json", other.url);
     let said = site.bench.see(&words);

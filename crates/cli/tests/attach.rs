@@ -409,7 +409,7 @@ fn a_mounted_file_system_is_frozen_for_the_moment_unless_it_holds_the_disk() {
     }
     std::fs::create_dir(bench.path("plain")).unwrap();
     let refused = bench.see("commit --disk vm1 --quiesce mount:plain");
-    assert!(refused.contains("is no mount point") && refused.ends_with("exit: 11\n"), "{refused}");
+    assert!(refused.contains("is not a mount point") && refused.ends_with("exit: 11\n"), "{refused}");
     // Only root may mount.
     let Some(mounted) = Mounted::new(&bench) else { return };
     assert_eq!(bench.json("commit --disk vm1 --quiesce mount:mnt")[0]["number"], 2);
@@ -426,7 +426,7 @@ fn a_mounted_file_system_is_frozen_for_the_moment_unless_it_holds_the_disk() {
 fn options_are_kept_and_what_would_harm_is_refused() {
     let (bench, _) = bench();
     let open = bench.see("attach web --listen 0.0.0.0:0");
-    assert!(open.contains("is no loopback address") && open.ends_with("exit: 11\n"), "{open}");
+    assert!(open.contains("is not a loopback address") && open.ends_with("exit: 11\n"), "{open}");
     assert!(bench.see("attach nothing").ends_with("exit: 10\n"));
     let said = bench.see("attach web --name vm1 --read-only --listen 127.0.0.1:0 --prepare");
     assert_eq!(said, "out: the disk vm1 of web@1 is ready; `diskcast attach vm1` runs it\nexit: 0\n");
@@ -443,7 +443,7 @@ fn options_are_kept_and_what_would_harm_is_refused() {
     // A socket of another process, and a file.
     let _other = UnixListener::bind(bench.path("taken")).unwrap();
     std::fs::write(bench.path("file"), "precious").unwrap();
-    for (path, why) in [("taken", "somebody answers there"), ("file", "is no socket")] {
+    for (path, why) in [("taken", "somebody answers there"), ("file", "is not a socket")] {
         let refused = bench.see(&format!("attach vm1 --nbd {path}"));
         assert!(refused.contains(why) && refused.ends_with("exit: 11\n"), "{refused}");
     }

@@ -90,9 +90,9 @@ fn what_can_not_hold_a_disk_is_refused_and_left_as_it_is() {
     // A typing error must not create a file in /dev, nor use a file as a device.
     let missing = bench.path("missing");
     let said = refused(&missing);
-    assert!(said.contains("is no block device") && said.ends_with("exit: 11\n"), "{said}");
+    assert!(said.contains("is not a block device") && said.ends_with("exit: 11\n"), "{said}");
     let said = refused(&disk);
-    assert!(said.contains("is no block device") && said.ends_with("exit: 11\n"), "{said}");
+    assert!(said.contains("is not a block device") && said.ends_with("exit: 11\n"), "{said}");
     assert!(!missing.exists() && !bench.path("disks/web").exists());
 
     // If the device is missing when the disk is attached again, that is an error; it is not replaced by zeros.
@@ -190,7 +190,7 @@ fn a_neighbour_without_a_certificate_cannot_use_an_attached_disk() {
     let tls = "--tls-cert server.pem --tls-key server.key";
     for words in ["", tls] {
         let said = bench.see(&format!("attach web --name vm1 --listen 0.0.0.0:0 {words}"));
-        assert!(said.contains("no loopback address") && said.contains("--tls-client-ca"), "{said}");
+        assert!(said.contains("not a loopback address") && said.contains("--tls-client-ca"), "{said}");
         assert!(said.ends_with("exit: 11\n"), "{said}");
     }
     let words = format!("web --name vm1 --listen 127.0.0.1:0 {tls} --tls-client-ca friends.pem");

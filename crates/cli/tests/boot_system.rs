@@ -34,7 +34,7 @@ fn it_looks_for_a_network_card_until_one_is_there_and_says_so() {
     let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(
         lines.next().unwrap(),
-        "still looking for a network card: the kernel here knows none of this machine's"
+        "still looking for a network card: the kernel here knows no network card of this machine"
     );
     plug_in(cards, "eth0", "52:54:00:00:00:01");
     assert_eq!(lines.last().unwrap(), "took eth0");
@@ -46,7 +46,7 @@ fn it_looks_for_a_network_card_until_one_is_there_and_says_so() {
     assert!(
         lines.next().unwrap().contains("the address 01-52-54-00-00-00-0A, from which this machine booted")
     );
-    assert!(lines.next().unwrap().starts_with("there are eth0 52:54:00:00:00:01: to take each of them"));
+    assert!(lines.next().unwrap().starts_with("found eth0 52:54:00:00:00:01: to use each of them"));
     plug_in(cards, "eth1", "52:54:00:00:00:0a");
     assert_eq!(lines.last().unwrap(), "took eth1");
     assert!(shell.wait().unwrap().success());

@@ -82,7 +82,7 @@ fn targets_that_cannot_be_are_refused_before_anything_is_written() {
         ("a.img --also link.img", "is named twice as a target"),
         ("a.img --also null:", "is for one target alone"),
         ("- --also a.img", "is for one target alone"),
-        ("/dev/mistyped-disk", "`/dev` is no place for a file"),
+        ("/dev/mistyped-disk", "`/dev` is not a place for a file"),
         ("/dev/no-such-group/web --create-volume", "no-such-group"),
         ("one.img --copy-of one.img --overwrite", "is the target itself"),
         ("a.img --copy-of one.img --compress --as qcow2", "cannot be used with"),

@@ -112,7 +112,7 @@ fn what_is_set_up_wrongly_is_told() {
     command.stderr(Stdio::piped());
     let mut waiting = Running::start(command);
     let mut said = BufReader::new(waiting.child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert!(said.any(|line| line.contains("the password is another")), "it says so");
+    assert!(said.any(|line| line.contains("the password is wrong")), "it says so");
     let _ = etcd.ctl(0, &["user", "delete", "diskcast"]);
     let _ = etcd.ctl(0, &["user", "add", "diskcast:another"]);
     let _ = etcd.ctl(0, &["user", "grant-role", "diskcast", "diskcast"]);

@@ -104,7 +104,7 @@ fn a_disk_of_an_appliance_is_captured() {
     assert_same(&bench.path("data.img"), &bench.path("out.img"));
     assert!(bench.see("capture two.ova data --member vm.ovf").contains("has no disk `vm.ovf`"));
     assert!(
-        bench.see("capture disk.img data --member a").contains("`disk.img` is no OVA: it has no members")
+        bench.see("capture disk.img data --member a").contains("`disk.img` is not an OVA: it has no members")
     );
     // What holds no description is no OVA, and no raw disk.
     bench.tool("tar -cf some.tar data.vmdk vm.mf");
@@ -116,7 +116,7 @@ fn a_disk_of_an_appliance_is_captured() {
         ("clone.img", "a partclone image", "partclone.restore -W -s clone.img -o partition.raw"),
     ] {
         let refused = bench.see(&format!("capture {name} other"));
-        assert!(refused.contains(&format!("`{name}` is no raw disk, but {what}")), "{refused}");
+        assert!(refused.contains(&format!("`{name}` is not a raw disk, but {what}")), "{refused}");
         assert!(refused.contains(how) && refused.ends_with("exit: 11\n"), "{refused}");
         assert!(bench.see(&format!("capture {name} other -q --format raw")).ends_with("exit: 0\n"));
     }

@@ -90,8 +90,8 @@ fn errors_say_what_and_what_to_do() {
     );
     assert_eq!(
         bench.see("capture disk.img Web"),
-        "err: error: `Web` is no name of an image: expected 1 to 128 of a-z 0-9 . _ -, the first a letter or digit\n\
-         exit: 2\n"
+        "err: error: `Web` is not a name of an image: expected 1 to 128 of a-z 0-9 . _ -, the first a letter \
+         or digit\nexit: 2\n"
     );
     assert_eq!(
         bench.see("remove web"),

@@ -28,7 +28,7 @@ fn a_disk_goes_through_a_bucket_and_comes_back() {
     let none = see(&bench, &gateway, "images");
     assert!(
         none.starts_with(
-            "err: error: `s3://images/lab` is no repository: it has no record `format`: \
+            "err: error: `s3://images/lab` is not a repository: it has no record `format`: \
              read `format`: the store says NoSuchKey: The specified key does not exist (request "
         ),
         "{none}"

@@ -275,7 +275,7 @@ fn what_is_wrong_is_said_before_anything_is_frozen() {
         ("pod --commit --target vm --quiesce nothing:x", 1, "expected agent:SOCKET"),
         ("pod --commit --target other", 1, "there is no disk `other`"),
         ("pod --commit --target vm --copy overlay", 2, ""),
-        ("web --resume --target vm", 2, "`web` is no set of disks"),
+        ("web --resume --target vm", 2, "`web` is not a set of disks"),
     ] {
         let (found, said) = site.deploy(words, &hosts);
         assert_eq!(found, Some(exit), "{words}: {said:#?}");

@@ -108,7 +108,7 @@ fn a_disk_that_is_mounted_for_writing_is_refused_frozen_or_marked() {
         );
         let installed = bench.see("install web null:");
         assert!(
-            installed.contains("err: warning: web@2 is of no single moment: its disk is mounted"),
+            installed.contains("err: warning: web@2 does not show its disk at one moment: it is mounted"),
             "{installed}"
         );
         assert!(bench.see("clone web lab -q").ends_with("exit: 0\n"));

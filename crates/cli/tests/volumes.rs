@@ -43,14 +43,14 @@ echo "step: a source in use"
 while :; do echo more >>/a/log; head -c 65536 /dev/urandom >/a/noise; sync /a/noise; done &
 writer=$!
 refused "is mounted at" diskcast capture /dev/vg/src web
-refused "is no logical volume" diskcast capture /dev/vdb web --snapshot
+refused "is not a logical volume" diskcast capture /dev/vdb web --snapshot
 diskcast capture /dev/vg/src web --snapshot -q
 [ "$(lvs --noheadings -o lv_name vg | wc -l)" = 1 ]
 kill $writer
 wait $writer || true
 echo "step: a volume is made"
 refused "vg" diskcast install web /dev/vg/big --create-volume --size 10G --yes
-refused "no place for a file" diskcast install web /dev/vg/new --yes
+refused "not a place for a file" diskcast install web /dev/vg/new --yes
 [ ! -e /dev/vg/big ]
 diskcast install web /dev/vg/new --create-volume --yes -q
 e2fsck -fn /dev/vg/new
@@ -135,7 +135,7 @@ umount /b
 # An attempt that is repeated finds its own; what a machine has written stays.
 job web@1 $first /dev/vg/vm2 ',"resume":true' >/tmp/told
 refused "a snapshot is a new logical volume" job web@1 $first /dev/vg/vm1 ',"resume":true'
-refused "is no logical volume" job web@1 $first /srv/vm3
+refused "is not a logical volume" job web@1 $first /srv/vm3
 refused "exists" job web@1 $first /dev/vg/vm2
 lvremove -q -y vg/vm1 vg/vm2
 # One more image has room where the first one was.

@@ -169,7 +169,7 @@ fn what_a_server_answers_is_said_without_the_request() {
     let narrow = bench.command("token --image lab-*").output().unwrap();
     bench.keep_secret("narrow.token", narrow.stdout);
     let none = bench.see(&format!("images --repo {} --token-file narrow.token", server.url));
-    assert!(none.contains("no image that the token is good for, which are lab-*"), "{none}");
+    assert!(none.contains("no image of the server; it is for images named lab-*"), "{none}");
     assert!(!none.contains("no images yet") && none.ends_with("exit: 0\n"), "{none}");
     // The right to write is asked for before the disk is looked at.
     let denied = there("capture disk.img web");

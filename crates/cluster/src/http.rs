@@ -177,7 +177,7 @@ pub(crate) async fn get_json<T: DeserializeOwned>(request: RequestBuilder) -> Re
 /// An answer of JSON.
 pub(crate) fn json<T: DeserializeOwned>(answer: Reply<Bytes>) -> Reply<T> {
     serde_json::from_slice(&answer?)
-        .map_err(|error| Failure::Unreachable(format!("the answer is no JSON of ours: {error}")))
+        .map_err(|error| Failure::Unreachable(format!("the answer is not the expected JSON: {error}")))
 }
 
 async fn refusal(answer: Response) -> Failure {
@@ -213,7 +213,7 @@ fn unreachable(error: &reqwest::Error) -> Failure {
     }
     match tls_failure(cause) {
         Some(rustls::Error::InvalidCertificate(_)) => Failure::Untrusted(format!(
-            "{place} has no certificate of this cluster: it belongs to another, or the token is another's"
+            "{place} has no certificate of this cluster: it, or the token, belongs to another cluster"
         )),
         // What came is no TLS at all.
         Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {

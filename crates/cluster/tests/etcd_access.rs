@@ -190,7 +190,7 @@ fn who_is_not_let_in_is_told_what_to_do() {
             "--etcd-certificate and --etcd-key name it",
         ),
         (&members, access(at, "ca", "named", PASSWORD), Denied, "common name"),
-        (&members, access(at, "ca", "client", "another"), Denied, "or the password is another"),
+        (&members, access(at, "ca", "client", "another"), Denied, "or the password is wrong"),
         (&members, access(at, "ca", "client", ""), Denied, "--etcd-user and --etcd-password-file name one"),
         (&plain, access(at, "", "", PASSWORD), Io, "if it speaks TLS, its address begins with https://"),
     ] {

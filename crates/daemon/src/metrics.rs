@@ -151,7 +151,7 @@ impl Metrics {
         page.single(
             "tokens_ending",
             "gauge",
-            "Of these, those that end within a day and are no job's",
+            "Tokens shown within the last hour that end within a day and belong to no job",
             tokens.ending,
         );
         page.single(
@@ -164,7 +164,7 @@ impl Metrics {
         page.single(
             "token_expired_requests_total",
             "counter",
-            "Requests refused since their token had ended",
+            "Requests refused because their token had ended",
             expired,
         );
     }
@@ -173,8 +173,8 @@ impl Metrics {
 /// What the redirector did for machines that serve each other.
 fn of_peers(page: &mut Page, (counters, members): (RedirectorCounters, usize)) {
     page.single("peers", "gauge", "Machines that serve each other", members as u64);
-    page.single("peer_requests_total", "counter", "Questions who holds some objects", counters.requests);
-    page.family("peer_objects_total", "counter", "Objects in these questions, by the answer");
+    page.single("peer_requests_total", "counter", "Requests that ask who holds objects", counters.requests);
+    page.family("peer_objects_total", "counter", "Objects in these requests, by the answer");
     let answers = [
         ("near", counters.near),
         ("far", counters.far),

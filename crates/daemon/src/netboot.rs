@@ -129,7 +129,7 @@ impl Boots {
                 Some((own, bits)) if is_host(address, own, bits) => {}
                 Some((own, bits)) => {
                     return refused(format!(
-                        "{address} is no address for a machine in the network {own}/{bits} of this server"
+                        "{address} is not an address for a machine in the network {own}/{bits} of this server"
                     ));
                 }
                 None => {

@@ -87,7 +87,7 @@ pub struct Server {
 pub fn serve(options: ServeOptions) -> Result<Server> {
     if !options.tls && !options.listen.ip().is_loopback() {
         let context =
-            format!("{} is no loopback address: without TLS anybody could read tokens there", options.listen);
+            format!("{} is not a loopback address: without TLS anybody could read tokens", options.listen);
         return Err(Error::new(ErrorKind::Refused, context));
     }
     options.public.check(&options.repository)?;

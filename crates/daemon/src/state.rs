@@ -36,7 +36,7 @@ impl StateFolder {
             return Ok(Self { path: path.to_owned() });
         }
         let text = format!(
-            "no server has kept its secret in `{}`, so it would know no token from here",
+            "no server has its secret in `{}`, so no server would accept a token made from it",
             path.display()
         );
         Err(Error::new(ErrorKind::Refused, text))

@@ -86,7 +86,7 @@ impl Hints {
     /// `vendor=<or> a <or> b`. `Invalid` if one has no known key or no value.
     pub fn parse(text: &str) -> Result<Self> {
         let invalid = |hint: &str, why: &str| {
-            Error::new(ErrorKind::Invalid, format!("`{hint}` is no hint for a disk: {why}"))
+            Error::new(ErrorKind::Invalid, format!("`{hint}` is not a hint for a disk: {why}"))
         };
         let parse = |hint: &str| {
             let (key, value) = hint.split_once('=').ok_or_else(|| invalid(hint, "it is not KEY=VALUE"))?;

@@ -202,7 +202,7 @@ impl Found {
         let arguments =
             ["--noheadings", "--nosuffix", "--units", "b", "--separator", "/", "--options", options, "--"];
         let refused = |why: &str| {
-            Error::new(ErrorKind::Refused, format!("`{}` is no logical volume: {why}", path.display()))
+            Error::new(ErrorKind::Refused, format!("`{}` is not a logical volume: {why}", path.display()))
         };
         let told = run("lvs", &arguments, &[path], None).map_err(|error| refused(&error.to_string()))?;
         let mut fields = told.lines().next().unwrap_or_default().trim().split('/');

@@ -55,7 +55,7 @@ fn check_parent(target: &Path) -> Result<()> {
     let folder = parent.canonicalize().map_err(|e| io_error("look at the folder", parent, e))?;
     // A file in the folder of devices lies in memory. Who names one means a disk, and mistyped its name.
     if folder.starts_with("/dev") && !folder.starts_with("/dev/shm") {
-        return Err(refused(target, "does not exist, and `/dev` is no place for a file"));
+        return Err(refused(target, "does not exist, and `/dev` is not a place for a file"));
     }
     Ok(())
 }

@@ -208,7 +208,7 @@ fn open<'a>(object: &'a [u8], expected: &ChunkExtents) -> Result<(u8, &'a [u8])>
     let cut = |_| Error::corrupt("the object of a chunk ends early");
     let mut reader = Reader::new(object);
     if reader.array().map_err(cut)? != MAGIC {
-        return Err(Error::corrupt("this object is no chunk"));
+        return Err(Error::corrupt("this object is not a chunk"));
     }
     let [version, codec, cipher, flags, log2, pad @ ..] = reader.array::<8>().map_err(cut)?;
     if version != VERSION || codec > CODEC_ZSTD || cipher != 0 || flags != 0 || pad != [0; 3] {

@@ -71,7 +71,7 @@ impl EncryptionKey {
         let digits = text.trim().strip_prefix(FILE_WORD).and_then(|rest| rest.strip_prefix(' '));
         let secret = digits.and_then(|digits| digits.parse::<Digest>().ok());
         let none =
-            || Error::corrupt(format!("this is no encryption key (`{FILE_WORD}` and 64 hexadecimal digits)"));
+            || Error::corrupt(format!("not an encryption key (`{FILE_WORD}` and 64 hexadecimal digits)"));
         secret.map(|secret| Self::from_bytes(secret.0)).ok_or_else(none)
     }
 

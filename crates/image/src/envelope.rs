@@ -35,7 +35,7 @@ impl SignedManifest {
         }
         let mut reader = Reader::new(bytes);
         if reader.array().map_err(cut)? != MAGIC {
-            return Err(Error::corrupt("these bytes are no manifest"));
+            return Err(Error::corrupt("these bytes are not a manifest"));
         }
         // The version is read before the checksum, so that a newer format is reported as newer, not as damaged.
         let [version, flags, signature_count, pad] = reader.array().map_err(cut)?;

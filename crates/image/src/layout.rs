@@ -77,7 +77,7 @@ impl Layout {
         if !extents.is_aligned(self.logical_sector_bytes) {
             let unit = self.logical_sector_bytes;
             return Err(Error::corrupt(format!(
-                "chunk {} has extents that are no multiples of {unit} bytes",
+                "chunk {} has extents that are not multiples of {unit} bytes",
                 run.first
             )));
         }

@@ -93,7 +93,7 @@ impl Node {
         let cut = |_| Error::corrupt("a tree node ends early");
         let mut reader = Reader::new(object.bytes());
         if reader.array().map_err(cut)? != MAGIC {
-            return Err(Error::corrupt("this object is no tree node"));
+            return Err(Error::corrupt("this object is not a tree node"));
         }
         let [version, cipher, flags, log2, found_level, pad] = reader.array::<6>().map_err(cut)?;
         let count = reader.u16().map_err(cut)?;

@@ -309,7 +309,7 @@ fn trusted(line: &str) -> Result<Option<Trusted>> {
 /// Reads a signing key from the text of its file: PKCS #8 in PEM (RFC 8410), as `openssl genpkey -algorithm ed25519`
 /// writes it. `Corrupt` if the text is something else. Errors do not quote the text, since it may hold a secret.
 pub fn signing_key_from_text(text: &str) -> Result<SigningKey> {
-    let none = |_| Error::new(ErrorKind::Corrupt, "this is no ed25519 key in PEM (`BEGIN PRIVATE KEY`)");
+    let none = |_| Error::new(ErrorKind::Corrupt, "this is not an ed25519 key in PEM (`BEGIN PRIVATE KEY`)");
     SigningKey::from_pkcs8_pem(text.trim()).map_err(none)
 }
 

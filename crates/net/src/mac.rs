@@ -33,7 +33,7 @@ impl FromStr for Mac {
         let bytes =
             parts.iter().map(byte).collect::<Option<Vec<u8>>>().and_then(|bytes| bytes.try_into().ok());
         bytes.map(Self).ok_or_else(|| {
-            let words = format!("`{text}` is no address of a network card, such as 52:54:00:12:34:56");
+            let words = format!("`{text}` is not the address of a network card, such as 52:54:00:12:34:56");
             Error::new(ErrorKind::Invalid, words)
         })
     }

@@ -80,7 +80,7 @@ fn advice(text: &str) -> Option<&'static str> {
             "client error (Connect)",
             "nothing answers there: is the store running, and is AWS_ENDPOINT_URL right?",
         ),
-        ("BucketAlreadyExists", "the bucket exists and is another's: choose another name"),
+        ("BucketAlreadyExists", "the bucket exists and belongs to somebody else: choose another name"),
         ("QuotaExceeded", "no space is left there: free some, or let its owner allow more"),
     ];
     answers.into_iter().find(|(code, _)| text.contains(code)).map(|(_, advice)| advice)

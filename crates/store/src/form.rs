@@ -39,7 +39,7 @@ impl FromStr for FormKind {
             "qcow2" => Ok(Self::Qcow2),
             _ => {
                 let text =
-                    format!("`{}` is no form of a version: expected raw or qcow2", text.escape_debug());
+                    format!("`{}` is not a form of a version: expected raw or qcow2", text.escape_debug());
                 Err(Error::new(ErrorKind::Invalid, text))
             }
         }

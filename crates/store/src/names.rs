@@ -62,7 +62,8 @@ fn check(text: &str, what: &str) -> Result<()> {
     Err(Error::new(
         ErrorKind::Invalid,
         format!(
-            "`{}` is no name of {what}: expected 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -, the first a letter or digit",
+            "`{}` is not a name of {what}: expected 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ -, the first a \
+             letter or digit",
             text.escape_debug()
         ),
     ))
@@ -110,7 +111,7 @@ impl FromStr for Reference {
                 None => Err(Error::new(
                     ErrorKind::Invalid,
                     format!(
-                        "`{}` is no version of `{image}`: expected a number from 1",
+                        "`{}` is not a version of `{image}`: expected a number from 1",
                         number.escape_debug()
                     ),
                 )),

@@ -365,7 +365,7 @@ impl Repository {
         let format = read_format(&backend).map_err(|error| match error.kind() {
             ErrorKind::NotFound => Error::from_source(
                 ErrorKind::NotFound,
-                format!("`{name}` is no repository: it has no record `format`"),
+                format!("`{name}` is not a repository: it has no record `format`"),
                 error,
             ),
             _ => error,
@@ -396,7 +396,7 @@ fn backend(location: &Location, setting: &Setting) -> Result<Backend> {
             let joined = setting.cluster.clone().ok_or_else(|| {
                 Error::new(
                     ErrorKind::Invalid,
-                    format!("`{location}` can be used only by who has joined the cluster"),
+                    format!("`{location}` can be used only after joining the cluster"),
                 )
             })?;
             Backend::network(joined, check(text.clone()), UPLOADS_CLUSTER)

@@ -195,7 +195,7 @@ impl<'a> Reader<'a> {
         let digits = &self.rest[..len.ok_or_else(|| malformed("a number has no end"))?];
         let text =
             std::str::from_utf8(digits).map_err(|_| malformed("a number has other bytes than digits"))?;
-        let number: i64 = text.parse().map_err(|_| malformed("this is no number"))?;
+        let number: i64 = text.parse().map_err(|_| malformed("this is not a number"))?;
         // Refuses `+1`, `-0` and `01`.
         if number.to_string() != text {
             return Err(malformed("a number has more digits than it needs"));

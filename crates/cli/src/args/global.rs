@@ -32,7 +32,7 @@ pub(crate) struct Global {
     /// Print more details
     #[arg(short, long, global = true)]
     pub verbose: bool,
-    /// Overwrite disks and remove data without asking; needed for that where standard input is no terminal
+    /// Overwrite disks and remove data without asking; needed for that where standard input is not a terminal
     #[arg(short, long, global = true)]
     pub yes: bool,
     /// Check what can be checked and print what would be done, but change nothing. A command that can't tell refuses it

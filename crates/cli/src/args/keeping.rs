@@ -16,7 +16,7 @@ pub(crate) struct Keeping {
     /// folder]
     #[arg(long, value_name = "FOLDER", env = "DISKCAST_KEPT", hide_env_values = true)]
     kept: Option<PathBuf>,
-    /// Most bytes of these images, beside what machines use
+    /// Maximum size of all these images; an image that a machine uses is never removed
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "200G",
         env = "DISKCAST_KEPT_SIZE", hide_env_values = true)]
     kept_size: u64,

@@ -28,10 +28,11 @@ pub(crate) struct Own {
     /// Shell script to run in the disk's root filesystem at the end
     #[arg(long = "run", help_heading = HEADING, value_name = "SCRIPT")]
     pub script: Option<PathBuf>,
-    /// Put a boot loader where UEFI looks that knows of none
+    /// Put a boot loader at the default place, where UEFI looks if it has no boot entry for the disk
     #[arg(long, help_heading = HEADING)]
     pub uefi_fallback: bool,
-    /// Enter the disk in the firmware of this machine, if that is UEFI: last in the order, and next for once
+    /// Add a boot entry for the disk to the firmware of this machine, if that is UEFI: last in the boot order, and used
+    /// once for the next start
     #[arg(long, help_heading = HEADING)]
     pub boot_entry: bool,
 }

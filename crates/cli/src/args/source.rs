@@ -17,8 +17,8 @@ pub(crate) struct Taking {
     /// Treat the source as a raw disk although it begins like a file of another format, such as QCOW2
     #[arg(long, value_enum)]
     pub format: Option<SourceForm>,
-    /// Also read the files that a QCOW2 or VMDK names: its backing files, and extents in other folders. Whoever made it
-    /// chose these names
+    /// Also read the files that a QCOW2 or VMDK names: its backing files, and extents in other folders. The
+    /// maker of the file chose these names
     #[arg(long)]
     pub backing: bool,
     /// Which disk of an OVA, if it has several: its name in the archive

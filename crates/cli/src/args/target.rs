@@ -49,7 +49,7 @@ pub(crate) struct Writing {
     #[arg(long)]
     pub keep_gpt: bool,
     /// Then grow the last partition, or the one with this number, and its filesystem to the end of a larger disk. In
-    /// LVM the only volume that can grow does so, or the one that is named
+    /// LVM one logical volume grows: the one that is named, or the only one that can grow
     #[arg(
         long,
         value_name = "PARTITION[/VOLUME]",
@@ -88,7 +88,7 @@ pub(crate) struct Effort {
     /// Memory for data between the pipeline stages
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "64M")]
     pub memory: u64,
-    /// Most bytes a second to read from the source, or to write to and read back from the target
+    /// Maximum bytes per second to read from the source, or to write to and read back from the target
     #[arg(long, value_name = "SIZE", value_parser = parse_disk_rate)]
     pub disk_rate: Option<u64>,
 }

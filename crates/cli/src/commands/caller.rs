@@ -36,7 +36,7 @@ impl Caller {
         // A call needs no token; what matters is the fingerprint before it.
         let pin = pin.unwrap_or("-");
         let token: JoinToken = format!("diskcast1.{pin}.machine").parse().map_err(|_| {
-            Failure::new(Exit::Usage, format!("`{pin}` is no fingerprint of a certificate"))
+            Failure::new(Exit::Usage, format!("`{pin}` is not the fingerprint of a certificate"))
                 .hint("it stands between the first two dots of each token of the server")
         })?;
         let fingerprint = token.fingerprint;

@@ -29,7 +29,8 @@ pub(crate) struct Args {
     /// Folder of its objects, on a disk of its own
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
-    /// Make a device in this folder, once. Without it an empty folder is refused: its disk may not be mounted
+    /// Make a device in this folder, once. Without this option an empty folder is refused: perhaps its disk is not
+    /// mounted
     #[arg(long)]
     pub new: bool,
     /// Address of the metadata service; of several instances, all of them
@@ -38,10 +39,11 @@ pub(crate) struct Args {
     /// Address and TCP port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Where clients reach it, if not there
+    /// Address at which clients reach it, if it is not that of --listen
     #[arg(long, value_name = "HOST:PORT")]
     pub address: Option<String>,
-    /// What fails together with this device: parts of what is stored are spread over domains [default: the host's name]
+    /// Name for everything that fails together with this device: parts of stored data are spread over these domains
+    /// [default: the host's name]
     #[arg(long, value_name = "NAME")]
     pub domain: Option<String>,
     /// How fast it rebuilds what lost devices held, in bits per second [default: as fast as it can]

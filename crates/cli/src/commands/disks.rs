@@ -16,10 +16,10 @@ use crate::ui::table::{Align, Table};
 
 /// List attached disks
 ///
-/// HERE is the part of the disk that is local; DIRTY what was written since its base version. In encoded bytes since
-/// the disk's process started: DEMANDED is what a read waited for, PREFETCHED what was fetched before it was read,
-/// UNUSED the part of PREFETCHED that was not read yet. PEERS is what of all this came from other machines, SERVED what
-/// they got from this disk.
+/// HERE is the part of the disk that is local, and DIRTY is what was written since its base version. The other columns
+/// count encoded bytes since the disk's process started: DEMANDED is what a read waited for, PREFETCHED is what was
+/// fetched before it was read, and UNUSED is the part of PREFETCHED that was not read yet. PEERS is the part of all
+/// this that came from other machines, and SERVED is what other machines got from this disk.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

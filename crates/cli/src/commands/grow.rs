@@ -19,8 +19,8 @@ use crate::{interrupt, target};
 /// Grow the last partition of a disk to its end
 ///
 /// The partition grows in the table, and its filesystem with it: ext2, ext3, ext4, XFS, btrfs, NTFS, swap, and the
-/// physical volume of LVM, by their own tools. Of the logical volumes in it the only one that can grow does so, or the
-/// one that is named. The disk must not be in use. A second call does no harm.
+/// physical volume of LVM, by their own tools. In LVM one logical volume grows, too: the one that is named, or the
+/// only one that can grow. The disk must not be in use. A second call does no harm.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

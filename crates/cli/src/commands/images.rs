@@ -78,7 +78,7 @@ fn why_none(library: &Library) -> String {
         && !grant.images.iter().any(|pattern| pattern == "*")
     {
         let names = grant.images.join(", ");
-        return format!("the server has no image that the token is good for, which are {names}");
+        return format!("this token gives access to no image of the server; it is for images named {names}");
     }
     "no images yet: `diskcast capture SOURCE NAME` makes one".to_owned()
 }

@@ -225,7 +225,7 @@ fn to_compressed(context: &Context, args: &Args, repository: &Repository, versio
     let (name, bytes) =
         (format!("{}@{}", version.image, version.number), version.size_sectors * SECTOR_BYTES);
     if args.writing.size.is_some_and(|size| size != bytes) || args.effort.disk_rate.is_some() {
-        let text = "a compressed QCOW2 gets the disk as it is: --size and --disk-rate are for others";
+        let text = "a compressed QCOW2 gets the disk as it is: leave out --size and --disk-rate";
         return Err(Failure::new(Exit::Usage, text));
     }
     let cores = std::thread::available_parallelism().map_or(1, Into::into);
@@ -277,7 +277,7 @@ fn to_stdout(
         ));
     }
     if stdout.is_terminal() {
-        return Err(Failure::new(Exit::Usage, "a terminal is no place for a disk: redirect standard output"));
+        return Err(Failure::new(Exit::Usage, "standard output is a terminal: redirect it into a file"));
     }
     let extent = match partition {
         None => Extent::new(0, version.size_sectors),

@@ -33,8 +33,8 @@ pub(crate) struct Args {
     /// Folder of its database, of one instance alone
     #[arg(value_name = "FOLDER", required_unless_present = "etcd", conflicts_with = "etcd")]
     pub folder: Option<PathBuf>,
-    /// Make a cluster although its token is there already. Without it a database that is missing beside a token is
-    /// refused: it may have been lost
+    /// Make a cluster although its token exists already. Without this option, a token without a database is refused:
+    /// the database may have been lost
     #[arg(long, conflicts_with = "etcd")]
     pub new: bool,
     /// Keep its state in etcd, for several instances: addresses of etcd's members
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     pub etcd: Vec<String>,
     #[command(flatten)]
     pub access: Access,
-    /// What the keys of this cluster in etcd begin with
+    /// Beginning of the names of this cluster's keys in etcd
     #[arg(long, value_name = "NAME", default_value = "diskcast", requires = "etcd")]
     pub etcd_prefix: String,
     /// Address and TCP port
@@ -55,8 +55,8 @@ pub(crate) struct Args {
     /// How long a device may be silent before others take its place, times one and a half
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "3s")]
     pub lease: Duration,
-    /// How long capabilities last. Space of what was deleted is used again after that: who found it before can read it
-    /// until then
+    /// How long capabilities last. The space of deleted data is used again only after this time: until then, clients
+    /// that found the data before can still read it
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "1h")]
     pub reclaim_after: Duration,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use crate::exit::Result;
 
 /// Let bare machines boot from this one, and get their disks
 ///
-/// All that `serve` does, and DHCP, TFTP and HTTP for machines on the named network interface, and on no other. They
+/// Does all that `serve` does, and offers DHCP, TFTP and HTTP to machines on the named network interface only. They
 /// load a small system in memory, which does what `deploy` and `hosts` say. Makes the boot image if there is none yet.
 /// Takes root.
 #[derive(Debug, clap::Args)]

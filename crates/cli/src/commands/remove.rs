@@ -12,7 +12,8 @@ use crate::{repository, ui::prompt};
 /// Remove a version, or a tag
 ///
 /// A version's number is never used again. `diskcast prune` deletes its data, except data that other versions share. A
-/// version that has a tag cannot be removed until the tag is moved or removed, nor a disk of a set before the set.
+/// version that has a tag cannot be removed until the tag is moved or removed. A disk of a set cannot be removed before
+/// the set.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -86,7 +86,8 @@ pub(crate) struct Serving {
     /// Also write the join token to this file (mode 0600), and replace it there before it expires
     #[arg(long, value_name = "FILE")]
     pub token_out: Option<PathBuf>,
-    /// What is near, for machines that serve each other: lines of `NETWORK/BITS NAME`, one name for each switch or rack
+    /// File that says which machines are near each other, for machines that serve each other: lines of `NETWORK/BITS
+    /// NAME`, one name for each switch or rack
     #[arg(long, value_name = "FILE")]
     pub places: Option<PathBuf>,
     /// Lifetime of the printed join token
@@ -101,8 +102,9 @@ pub(crate) struct Boot {
     /// is missing]
     #[arg(long, value_name = "FOLDER", requires = "netboot")]
     pub boot_image: Option<PathBuf>,
-    /// What machines are told by DHCP: `beside` another server, where their boot loader is; an address of
-    /// FIRST-LAST/BITS, too, on a network without a server; or nothing (`off`), where another server names our files
+    /// What DHCP tells machines. `beside`: where their boot loader is, on a network with another DHCP server.
+    /// FIRST-LAST/BITS: also an address of this range, on a network without another one. `off`: nothing, because
+    /// another server names our files
     #[arg(long, value_name = "beside|RANGE|off", value_parser = parse_dhcp, default_value = "beside",
         requires = "netboot")]
     pub dhcp: DhcpSettings,
@@ -112,7 +114,7 @@ pub(crate) struct Boot {
     /// More words for the kernel of machines that boot, such as `console=ttyS0`
     #[arg(long, value_name = "WORDS", default_value = "", requires = "netboot")]
     pub kernel_parameters: String,
-    /// How long a machine may show nothing while it boots, before it is named as lost
+    /// How long a machine may be silent while it boots before it is reported as lost
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10m", requires = "netboot")]
     pub boot_time: std::time::Duration,
     /// Program that switches machines: called as `PROGRAM on|off|restart|status CARD NAME`, as by ipmitool

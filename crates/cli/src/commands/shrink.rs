@@ -53,7 +53,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
     let from = version::find(context, &repository, repository.name(), &reference)?.manifest;
     if new.as_str() == from.image {
         let text = format!(
-            "`{new}` is the image itself: who installs it on a disk of the old size would be surprised"
+            "`{new}` is the image itself: users who install it on a disk of the old size would be surprised"
         );
         return Err(Failure::new(Exit::Refused, text).hint("name another image; they share all data"));
     }

@@ -26,9 +26,9 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 /// STAGE is `tree` (it joined), `comparing` (it reads what its disk holds already), `receiving`, `written` (read back
 /// now, if DONE has a figure), `verified`, `failed` or `gone` (no report for some seconds). DONE and LEFT are about the
 /// disk in the present stage, RATE is what arrives from the network, PEERS the part of it that other machines sent.
-/// LATE, LOST and FULL are the parts of what a
-/// session sent that it had sent before: to machines that joined late, that lost it, and whose buffers were full. The
-/// same is on the server's page, at `/` of its address, for a browser.
+/// LATE, LOST and FULL are the parts of what a session sent again: for machines that joined late, for machines that
+/// lost packets, and for machines whose buffers were full. A browser shows the same on the server's page, at `/` of its
+/// address.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -57,7 +57,7 @@ pub(crate) fn open_export(address: &str, taking: &Taking) -> Result<NbdDisk> {
         ));
     }
     if let Some(found) = disk::container_of(&disk).filter(|_| taking.format != Some(SourceForm::Raw)) {
-        let text = format!("`{address}` is no raw disk, but {}", found.name);
+        let text = format!("`{address}` is not a raw disk, but {}", found.name);
         let hint = "let the server read the format (qemu-nbd -f); --format raw takes the bytes as they are";
         return Err(Failure::new(Exit::Refused, text).hint(hint));
     }
@@ -79,9 +79,8 @@ pub(crate) fn open(context: &Context, path: &Path, taking: &Taking, raw: bool) -
     match disk::length_by_table(&source)? {
         Some(bytes) if bytes > source.geometry().size_bytes && !raw && !is_raw => {
             let (has, needs) = (source.geometry().size_bytes, bytes);
-            let text = format!(
-                "standard input ends early: {has} bytes came, by its partition table the disk has {needs}"
-            );
+            let text =
+                format!("standard input ends early: {has} bytes came, but its partition table says {needs}");
             Err(Failure::new(Exit::Refused, text).hint("--raw takes what came"))
         }
         _ => Ok(source),
@@ -193,7 +192,7 @@ fn open_virtual<'a>(source: &Source, container: Container, taking: &Taking) -> R
         Exit::Verification => failure.hint(COPY_AGAIN),
         // Others are refused for what they are: encrypted, corrupt.
         Exit::Refused if !taking.backing && failure.message.contains(disk::NEEDS_ANOTHER) => {
-            failure.hint("--backing reads other files, too; whoever made the disk chose their names")
+            failure.hint("--backing reads other files, too; the maker of the disk chose their names")
         }
         _ => failure,
     };
@@ -211,7 +210,7 @@ fn open_virtual<'a>(source: &Source, container: Container, taking: &Taking) -> R
 
 /// Refuses the name of a disk in an OVA for what is none.
 fn refuse_member(source: &Source, taking: &Taking) -> Result<()> {
-    let text = || format!("`{}` is no OVA: it has no members", source.path().display());
+    let text = || format!("`{}` is not an OVA: it has no members", source.path().display());
     if taking.member.is_some() { Err(Failure::new(Exit::Usage, text())) } else { Ok(()) }
 }
 

@@ -26,7 +26,7 @@ const HINT_OF_COMMIT: &str = "unmount it, remount it read-only or end what write
 /// The refusal of a `source` in another format than raw. `instead` begins the hint: what to do instead of a conversion.
 fn not_raw(source: &Source, found: Container, instead: &str) -> Failure {
     let path = source.path();
-    let text = format!("`{}` is no raw disk, but {}", path.display(), found.name);
+    let text = format!("`{}` is not a raw disk, but {}", path.display(), found.name);
     let conversion = found.conversion(path);
     let hint =
         format!("{instead}make a raw one of it: {conversion}; --format raw takes the bytes as they are");
@@ -109,7 +109,7 @@ impl<'a> StableSource<'a> {
         let live = live.into_iter().map(|writer| writer.how.clone()).collect();
         let watch = Watch::begin(source, options, writers)?;
         if !watch.sees_writes() {
-            let text = "counts no writes: whether it changes while it is read can't be seen";
+            let text = "does not count writes: diskcast can't see whether it changes while it is read";
             context.output.warning(&format!("{} {text}", source.path().display()));
         }
         Ok(Self { source, watch, frozen, takes_live: taking.live, live, is_commit: false, is_open: false })

@@ -78,7 +78,7 @@ pub(crate) fn check_form(path: &Path, writing: &Writing) -> Result<()> {
         return Err(Failure::new(Exit::Usage, "--compress is for --as qcow2"));
     }
     if writing.compress && writing.resume {
-        return Err(Failure::new(Exit::Usage, "a compressed file can't be gone on with: leave out --resume"));
+        return Err(Failure::new(Exit::Usage, "a compressed file can't be resumed: leave out --resume"));
     }
     // It was made before the install was interrupted.
     let is_made = writing.create_volume && LogicalVolume::at(path).is_some();
@@ -133,7 +133,7 @@ pub(crate) fn check_device(path: &Path, version: &Manifest, onto_source: bool) -
     if is_device(path) {
         return check_existing(path, version, onto_source);
     }
-    Err(Failure::new(Exit::Refused, format!("`{}` is no block device", path.display()))
+    Err(Failure::new(Exit::Refused, format!("`{}` is not a block device", path.display()))
         .hint("without --device the disk's bytes are kept in its folder"))
 }
 

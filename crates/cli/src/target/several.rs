@@ -12,7 +12,7 @@ use crate::ui::output::Output;
 /// Refuses what is no rule for a disk, such as `disk:serial=S1`.
 pub(crate) fn check_rule(rule: &str) -> Result<()> {
     let hints = rule.strip_prefix(disk::find::PREFIX).ok_or_else(|| {
-        let text = format!("`{rule}` is no rule for a disk: it begins with `{}`", disk::find::PREFIX);
+        let text = format!("`{rule}` is not a rule for a disk: a rule begins with `{}`", disk::find::PREFIX);
         Failure::new(Exit::Usage, text)
     })?;
     Ok(disk::find::Hints::parse(hints).map(drop)?)

@@ -441,7 +441,7 @@ fn stored(entry: &[u8]) -> Option<Entry> {
 }
 
 fn no_batch() -> Failure {
-    Failure::Unreachable("the answer is no batch of names".to_owned())
+    Failure::Unreachable("the answer is not a batch of names".to_owned())
 }
 
 fn nothing() -> Failure {

@@ -119,7 +119,7 @@ impl Guard {
             return Err(Problem::new(Word::Epoch, detail).with_number(own));
         }
         if sent - own > EPOCHS_AHEAD_MAX {
-            return Err(Problem::new(Word::Invalid, format!("{sent} is no epoch of this cluster")));
+            return Err(Problem::new(Word::Invalid, format!("{sent} is not an epoch of this cluster")));
         }
         if sent > own && !self.catch_up(sent).await {
             let detail = format!("the device could not get the map of epoch {sent} in time");

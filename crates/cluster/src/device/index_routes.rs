@@ -122,7 +122,7 @@ fn are_of_now(device: &Device, items: &[BatchItem]) -> Answer<()> {
 
 fn are_entries<'a>(mut items: impl Iterator<Item = &'a BatchItem>) -> Answer<()> {
     match items.find(|item| Entry::decode(&item.entry).is_err()) {
-        Some(wrong) => Err(Problem::new(Word::Invalid, format!("the entry of `{}` is none", wrong.name))),
+        Some(wrong) => Err(Problem::new(Word::Invalid, format!("the entry of `{}` is invalid", wrong.name))),
         None => Ok(()),
     }
 }
@@ -248,7 +248,7 @@ async fn listed(
 fn batch(body: &Bytes) -> Answer<Vec<BatchItem>> {
     decode_batch(body)
         .filter(|items| !items.is_empty())
-        .ok_or_else(|| Problem::new(Word::Invalid, "the body is no batch of names"))
+        .ok_or_else(|| Problem::new(Word::Invalid, "the body is not a batch of names"))
 }
 
 fn groups(items: &[BatchItem]) -> Vec<u32> {

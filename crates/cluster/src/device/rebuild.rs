@@ -98,7 +98,7 @@ pub(super) async fn compute(
     task: &RebuildTask,
     range: Range<u64>,
 ) -> Reply<Option<Vec<u8>>> {
-    let width = Width::new(task.k, task.m).ok_or_else(|| invalid("a width that is none"))?;
+    let width = Width::new(task.k, task.m).ok_or_else(|| invalid("an invalid width"))?;
     let target = usize::from(task.component);
     let whole_tiles = |at: u64| at.is_multiple_of(u64::from(ALIGN_BYTES));
     let fits = [task.sources.len(), task.devices.len()] == [usize::from(width.components()); 2]

@@ -262,7 +262,7 @@ impl Term {
 
     fn stored(&self, found: KeyValue) -> Result<(String, Stored)> {
         let base = self.etcd.key("");
-        let wrong = || Error::new(ErrorKind::Corrupt, "etcd holds a key that is no text");
+        let wrong = || Error::new(ErrorKind::Corrupt, "etcd holds a key that is not valid");
         let key = String::from_utf8(found.key.0).map_err(|_| wrong())?;
         let key = key.strip_prefix(&base).ok_or_else(wrong)?.to_owned();
         let revision = u64::try_from(found.mod_revision).unwrap_or(0);

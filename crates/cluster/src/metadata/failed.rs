@@ -137,7 +137,7 @@ pub(super) fn refused(status: StatusCode, body: &[u8]) -> Failed {
             token(&message)
         }
         INVALID_ARGUMENT if message.contains("authentication failed") => {
-            denied("etcd does not know the user of --etcd-user, or the password is another".to_owned())
+            denied("etcd does not know the user of --etcd-user, or the password is wrong".to_owned())
         }
         PRECONDITION if message.contains("authentication is not enabled") => {
             let text = "etcd lets in everybody: `etcdctl auth enable`, or leave --etcd-user away";

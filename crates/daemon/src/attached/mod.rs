@@ -545,8 +545,8 @@ fn check(settings: &Settings) -> Result<()> {
     match settings.listen {
         Some(address) if !address.ip().is_loopback() && !asks_for_certificates(settings) => {
             let text = format!(
-                "{address} is no loopback address: anybody who reaches it could read and write the disk. Clients there \
-                 must show certificates: give --tls-cert, --tls-key and --tls-client-ca"
+                "{address} is not a loopback address: anybody who reaches it could read and write the disk. \
+                 Clients there must show certificates: give --tls-cert, --tls-key and --tls-client-ca"
             );
             Err(Error::new(ErrorKind::Refused, text))
         }

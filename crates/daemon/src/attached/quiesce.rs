@@ -60,7 +60,7 @@ impl Quiesce {
         let refused = |why: &str| Err(Error::new(ErrorKind::Refused, format!("`{}` {why}", path.display())));
         let here = device(path)?;
         if here == device(&path.join(".."))? {
-            return refused("is no mount point");
+            return refused("is not a mount point");
         }
         if here == device(folder)? {
             return refused("holds the disk's own folder, which could not be written while it is frozen");
@@ -444,7 +444,7 @@ mod tests {
         std::fs::create_dir(&below).unwrap();
         for path in [&below, Path::new("/")] {
             let error = Quiesce::Mount(path.to_owned()).check(folder.path()).unwrap_err();
-            assert!(error.to_string().contains("no mount point"), "{error}");
+            assert!(error.to_string().contains("not a mount point"), "{error}");
         }
     }
 }

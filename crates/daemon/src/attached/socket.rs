@@ -18,7 +18,7 @@ pub(super) fn listen(path: &Path) -> Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == IoKind::NotFound => {}
         Err(error) => return Err(failed(error)),
-        Ok(found) if !found.file_type().is_socket() => return refused("is no socket"),
+        Ok(found) if !found.file_type().is_socket() => return refused("is not a socket"),
         Ok(_) => match UnixStream::connect(path) {
             Ok(_) => return refused("is in use: somebody answers there"),
             Err(error) if error.kind() == IoKind::ConnectionRefused => {

@@ -104,13 +104,13 @@ impl Table {
             for text in machine.name.iter().chain(machine.groups.iter().flatten()) {
                 if !is_name(text) {
                     return invalid(format!(
-                        "`{text}` is no name: it has letters, digits and `-`, 63 at most"
+                        "`{text}` is not a valid name: expected letters, digits and `-`, 63 at most"
                     ));
                 }
             }
             if let Some(key) = machine.key.as_ref().filter(|key| parse_fingerprint(key).is_none()) {
                 return invalid(format!(
-                    "`{key}` is no fingerprint of a machine's key, such as 3f2a-91c0-77de-03b5-aa10"
+                    "`{key}` is not the fingerprint of a machine's key, such as 3f2a-91c0-77de-03b5-aa10"
                 ));
             }
             if let Some(name) = &machine.name

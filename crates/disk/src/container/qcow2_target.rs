@@ -91,8 +91,10 @@ fn base_name(path: &Path, base: &Path) -> Result<String> {
     // A colon would make it the address of another protocol.
     let name = name.and_then(Path::to_str).filter(|name| !name.contains(':'));
     name.map(str::to_owned).ok_or_else(|| {
-        let text =
-            format!("`{}` can't be the base of a QCOW2: its name has a colon or is no text", base.display());
+        let text = format!(
+            "`{}` can't be the base of a QCOW2: its name has a colon or is not UTF-8",
+            base.display()
+        );
         Error::new(ErrorKind::Refused, text)
     })
 }

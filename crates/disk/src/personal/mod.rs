@@ -86,7 +86,7 @@ impl Personal {
         if let Some((_, to)) =
             self.copies.iter().find(|(_, to)| !to.is_absolute() || to.file_name().is_none())
         {
-            return refused(format!("`{}` is no absolute path of a file", to.display()));
+            return refused(format!("`{}` is not the absolute path of a file", to.display()));
         }
         tools::check("this", &self.tools())
     }
@@ -107,7 +107,7 @@ impl Personal {
         }
         if let Some(name) = self.host_name.as_deref().filter(|name| !is_host_name(name)) {
             return refused(format!(
-                "`{name}` is no host name: letters, digits, dots and hyphens, at most 64"
+                "`{name}` is not a host name: expected letters, digits, dots and hyphens, at most 64"
             ));
         }
         if self.uefi_fallback && !slots.iter().any(esp::is_slot) {

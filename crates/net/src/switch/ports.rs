@@ -64,7 +64,7 @@ impl Bridge {
                 let bridges = names.iter().map(|name| Ok(named(name)?.bridge)).collect::<Result<Vec<_>>>()?;
                 let first = bridges.first().copied().flatten();
                 let one = first.filter(|_| bridges.iter().all(|bridge| *bridge == first));
-                one.ok_or_else(|| missing(format!("{} are no ports of one bridge", names.join(", "))))?
+                one.ok_or_else(|| missing(format!("{} are not ports of one bridge", names.join(", "))))?
             }
         };
         let is_chosen = |port: &Port| match choice {
@@ -78,7 +78,7 @@ impl Bridge {
         let bridge =
             bridge.ok_or_else(|| missing("the bridge of these ports is in another namespace".into()))?;
         if ports.is_empty() {
-            return Err(missing(format!("`{}` is no bridge, or has no ports", bridge.port.name)));
+            return Err(missing(format!("`{}` is not a bridge, or has no ports", bridge.port.name)));
         }
         Ok(Self { port: bridge.port.clone(), mac: bridge.mac.unwrap_or_default(), ports })
     }

@@ -77,7 +77,7 @@ impl GroupSender {
             .address(group.is_ipv4())
             .ok_or_else(|| no_address(&options.interface, group))?;
         if !group.ip().is_multicast() {
-            return Err(Error::new(ErrorKind::Invalid, format!("{} is no multicast address", group.ip())));
+            return Err(Error::new(ErrorKind::Invalid, format!("{} is not a multicast address", group.ip())));
         }
         let bind = scoped(SocketAddr::new(source, options.port), options.interface.index);
         let opened = Self::configure(group, bind, options);

@@ -61,7 +61,7 @@ pub struct Request {
 impl Request {
     /// The request in `packet`: to read, in any mode, since none changes our files. The error says what to answer.
     pub fn parse(packet: &[u8]) -> Result<Self, (ErrorCode, &'static str)> {
-        let illegal = (ErrorCode::Illegal, "no request of TFTP");
+        let illegal = (ErrorCode::Illegal, "not a request of TFTP");
         let (code, rest) = packet.split_first_chunk().ok_or(illegal)?;
         match u16::from_be_bytes(*code) {
             READ => {}

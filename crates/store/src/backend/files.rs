@@ -125,7 +125,7 @@ pub(crate) fn make_way(path: &Path) -> std::io::Result<()> {
 
 /// Opens the regular file `name`; returns it with its length in bytes. `Corrupt` if it is not a regular file.
 fn open(root: &Path, name: &str, how: OFlags) -> Result<(File, u64)> {
-    let no_file = || Error::new(ErrorKind::Corrupt, format!("`{name}` is damaged: it is no file"));
+    let no_file = || Error::new(ErrorKind::Corrupt, format!("`{name}` is damaged: it is not a file"));
     let path = root.join(name);
     let flags = how | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(&path, flags, Mode::empty()).map(File::from);

@@ -60,7 +60,8 @@ impl FromStr for Location {
     /// `scheme://` is `Invalid`; it is not treated as a path.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
-            Err(Error::new(ErrorKind::Invalid, format!("`{}` is no repository: {why}", text.escape_debug())))
+            let text = format!("`{}` is not a repository: {why}", text.escape_debug());
+            Err(Error::new(ErrorKind::Invalid, text))
         };
         if text == "memory:" {
             return Ok(Self::Memory);

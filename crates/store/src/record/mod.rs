@@ -118,7 +118,7 @@ pub(crate) fn decode_signed<T: DeserializeOwned>(
     bytes: &[u8],
 ) -> Result<(T, Signed)> {
     let corrupt = |why: &str| Error::new(ErrorKind::Corrupt, format!("`{name}` is damaged: {why}"));
-    let text = std::str::from_utf8(bytes).map_err(|_| corrupt("it is no text"))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| corrupt("it is not text"))?;
     let (covered, digest) = text
         .strip_suffix('\n')
         .and_then(|text| text.rsplit_once('\n'))
@@ -129,8 +129,9 @@ pub(crate) fn decode_signed<T: DeserializeOwned>(
     let (line, rest) = covered.split_once('\n').unwrap_or((covered, ""));
     let signatures: Option<Vec<Signature>> = rest.lines().map(signature).collect();
     let signatures = signatures.filter(|signatures| signatures.len() <= SIGNATURES_MAX);
-    let signatures = signatures.ok_or_else(|| corrupt("it has a signature that is none"))?;
-    let malformed = |error| Error::from_source(ErrorKind::Corrupt, format!("`{name}` is no record"), error);
+    let signatures = signatures.ok_or_else(|| corrupt("it has a signature that can't be read"))?;
+    let malformed =
+        |error| Error::from_source(ErrorKind::Corrupt, format!("`{name}` is not a record"), error);
     let head: Head = serde_json::from_str(line).map_err(malformed)?;
     if head.version > VERSION || head.critical.iter().any(|needed| needed != CIPHER) {
         let needs = head.critical.join(", ");

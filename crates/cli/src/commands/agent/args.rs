@@ -10,7 +10,7 @@ use crate::args::{DisksFolder, Keeping};
 ///
 /// With `--server` it also takes jobs of that server (`diskcast serve --agents`), which `diskcast deploy IMAGE HOSTS
 /// --target TARGET` gives. An administrator admits this host first, by `diskcast hosts admit` and the fingerprint of
-/// its key, which this shows when it starts. Whoever manages that server can write to this host's disks.
+/// its key, which this shows when it starts. Everybody who manages that server can write to this host's disks.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -73,7 +73,7 @@ impl<'a> Jobs<'a> {
                 Ok(answer) => answer,
                 Err(_) if self.stop.is_stopped() => return,
                 Err(failure) => {
-                    tell(format!("no answer of the server, and tried again: {}", failure.message));
+                    tell(format!("the server did not answer; trying again: {}", failure.message));
                     self.stop.pause(AWAY);
                     continue;
                 }
@@ -98,7 +98,7 @@ impl<'a> Jobs<'a> {
                     continue;
                 }
                 Order::Work { job, work, .. } => {
-                    tell(format!("job {job}: {work} is nothing that an agent does"));
+                    tell(format!("job {job}: an agent does not do this: {work}"));
                 }
                 Order::Wait { why } => tell(format!("waits: {why}")),
                 Order::Start => {}

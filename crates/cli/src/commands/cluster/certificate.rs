@@ -9,7 +9,7 @@ use crate::repository;
 
 /// Print the certificate by which other programs recognise the parts of a cluster
 ///
-/// As PEM text. The token alone determines it, and it never expires: no cluster needs to run. It is no secret.
+/// As PEM text. The token alone determines it, and it never expires: no cluster needs to run. It is not a secret.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

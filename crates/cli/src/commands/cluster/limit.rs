@@ -14,7 +14,7 @@ use crate::exit::Result;
 ///
 /// The group is that of --repo: 1 unless the location ends with another one. Limits count what lies on disks and passes
 /// to them, with parity, and are shared out evenly to the devices, which learn them with their next heartbeats. A put
-/// that a quota has no room for fails, and nothing is written. Without an option, shows the limits.
+/// for which a quota has no room fails, and writes nothing. Without an option, this shows the limits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

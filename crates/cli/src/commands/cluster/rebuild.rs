@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure, Result};
 ///
 /// For the case that more devices were lost than a cluster survives: all holders of a part of the index. Reads the
 /// directories of all segments, and puts into the index what it does not know. What was deleted can come back, if the
-/// index has lost that, too. Records (versions and tags) lie in the metadata service, not in the index.
+/// index has also lost that it was deleted. Records (versions and tags) lie in the metadata service, not in the index.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -7,9 +7,9 @@ use crate::args::{RunningDisk, SourceForm, There};
 
 /// Store the changes of a disk as a new version of its image
 ///
-/// Without --range, --at, --free or --append the whole disk becomes the next version, as if it were captured: which
-/// sectors are free is read from its filesystems, in the way in which the newest version was captured (--raw, --skip,
-/// --partition). It has the size of the image. Only changed chunks are stored.
+/// Without --range, --at, --free or --append the whole disk becomes the next version, as if it were captured.
+/// Its filesystems tell which sectors are free, in the way in which the newest version was captured (--raw, --skip,
+/// --partition). The disk has the size of the image. Only changed chunks are stored.
 ///
 /// With these options only a part of the image changes. Several programs may commit parts to the same image at the same
 /// time; each commit makes a version that contains all earlier ones.
@@ -89,8 +89,8 @@ pub(crate) struct Args {
     /// Treat SOURCE as a raw disk although it begins like a file of another format, such as QCOW2
     #[arg(long, value_enum, conflicts_with = "disk")]
     pub format: Option<SourceForm>,
-    /// Also read the files that a QCOW2 or VMDK names, such as the base of an overlay. Whoever made it chose these
-    /// names
+    /// Also read the files that a QCOW2 or VMDK names, such as the base of an overlay. The maker of the file
+    /// chose these names
     #[arg(long, conflicts_with = "disk")]
     pub backing: bool,
     #[command(flatten)]

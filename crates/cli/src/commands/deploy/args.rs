@@ -16,14 +16,14 @@ use crate::runtime;
 ///
 /// With `--to`, hosts get the image into `--target` at once, by ssh: each runs `diskcast work`, and all that fetch at
 /// the same time share one multicast. Images of a repository on this machine are served by the deploy itself; with
-/// `--server`, or `--repo https://...`, by that server. Each host is ready when its own copy is there and checked. What
-/// fails is tried again, and goes on where it was.
+/// `--server`, or `--repo https://...`, by that server. Each host is ready when its own copy is there and checked. A
+/// host that fails is tried again, and continues where it was.
 ///
 /// Without `--to`, with `--target`, agents of hosts that run take the job (`diskcast agent --server`), without ssh.
 /// `--to` with `--agents` is both: jobs for agents, with waves, attempts and variables.
 ///
-/// Without both, machines that boot from the network take the job when they boot, or at once if they wait in our
-/// system. `diskcast hosts` shows how far they are, `--follow` stays until they are done.
+/// Without both options, machines that boot from the network take the job when they boot, or at once if they wait in
+/// our system. `diskcast hosts` shows how far they are, `--follow` stays until they are done.
 ///
 /// Shows which machines it is for, and asks before it overwrites them; without a terminal it needs --yes.
 #[derive(Debug, clap::Args)]
@@ -135,7 +135,7 @@ pub(crate) struct BySsh {
     /// Make NAME a set: the attached disks that --target names, as they are at one moment on all hosts
     #[arg(long, requires = "to", conflicts_with_all = NOT_OF_SETS)]
     pub commit: bool,
-    /// The same, and the machines end with that moment: their disks are detached when the set is there
+    /// Like --commit, but the machines end with that moment: their disks are detached when the set is there
     #[arg(long, requires = "to", conflicts_with = "commit", conflicts_with_all = NOT_OF_SETS)]
     pub suspend: bool,
     /// Attach the disks of the set NAME: its members in their order, one on each host, with the name --target.
@@ -145,7 +145,7 @@ pub(crate) struct BySsh {
     /// For --commit and --suspend: freeze the machine, too, as `diskcast commit --quiesce` does
     #[arg(long, value_name = QUIESCE, requires = "to")]
     pub quiesce: Option<String>,
-    /// Longest time that machines are frozen until all are; if one needs longer, all run on, and there is no set
+    /// Maximum time that machines stay frozen until all are; if one needs longer, all run on, and no set is made
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "10s", requires = "to")]
     pub quiesce_limit: Duration,
     /// Hosts that are at work at the same time
@@ -160,16 +160,16 @@ pub(crate) struct BySsh {
     /// How often a host is tried
     #[arg(long, value_name = "TIMES", default_value_t = 3, requires = "to")]
     pub attempts: u32,
-    /// Let no host begin any more once so many have failed
+    /// Start no more hosts when this number of hosts has failed
     #[arg(long, value_name = "HOSTS", requires = "to")]
     pub failures: Option<usize>,
-    /// A host that says nothing for so long, or gets no further for ten times as long, is tried again
+    /// Try a host again if it says nothing for this time, or makes no progress for ten times as long
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, default_value = "30s", requires = "to")]
     pub silence: Duration,
-    /// Longest time for one attempt of a host [default: none]
+    /// Maximum time for one attempt of a host [default: none]
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime, requires = "to")]
     pub host_time: Option<Duration>,
-    /// Longest time for all [default: none]
+    /// Maximum time for all [default: none]
     #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
     pub time: Option<Duration>,
     /// Command that each host runs before anything is written; if it fails, the host is left as it is
@@ -184,7 +184,7 @@ pub(crate) struct BySsh {
     /// OpenSSH's client, with options
     #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "to")]
     pub ssh: String,
-    /// What hosts run
+    /// Program that hosts run
     #[arg(long, value_name = "PROGRAM", default_value = "diskcast", requires = "to")]
     pub program: String,
     /// Run it there by sudo, which must not ask for a password
@@ -193,7 +193,7 @@ pub(crate) struct BySsh {
     /// Address of this machine for the hosts [default: the one from which ssh reached them]
     #[arg(long, value_name = "ADDRESS", requires = "to")]
     pub advertise: Option<String>,
-    /// File for the hosts that got none, which `--to @FILE` takes [default: deploy-IMAGE.retry]
+    /// File for a list of the hosts that did not get the image; `--to @FILE` takes it [default: deploy-IMAGE.retry]
     #[arg(long, value_name = "FILE", requires = "to")]
     pub retry_file: Option<PathBuf>,
     /// Further options of `diskcast fetch`, for each host: `-- --grow --hostname {host}`

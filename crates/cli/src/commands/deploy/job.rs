@@ -84,7 +84,7 @@ pub(super) fn reach(entry: &Entry) -> Result<Address> {
         None => (None, entry.name.clone()),
     };
     let port = variable(entry, PORT)
-        .map(|port| port.parse().map_err(|_| wrong(entry, &format!("`{port}` is no port"))))
+        .map(|port| port.parse().map_err(|_| wrong(entry, &format!("`{port}` is not a port"))))
         .transpose()?;
     Ok(Address {
         host: variable(entry, ADDRESS).unwrap_or(host),

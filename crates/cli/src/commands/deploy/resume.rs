@@ -21,7 +21,7 @@ pub(super) fn assign(context: &Context, args: &Args, entries: &mut [Entry]) -> R
     let (images, place) = (library.images(), library.place(context)?);
     let set = version::sight(context, images, &place, &repository::reference(&args.name)?)?.manifest;
     if set.members.is_empty() {
-        return Err(Failure::new(Exit::Usage, format!("`{}` is no set of disks", args.name))
+        return Err(Failure::new(Exit::Usage, format!("`{}` is not a set of disks", args.name))
             .hint("`diskcast deploy NAME --copy attach` attaches disks of one image"));
     }
     let members = choose(&set.members, entries)?;

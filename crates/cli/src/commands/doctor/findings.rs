@@ -276,7 +276,7 @@ fn duration(observed: &Observed<'_>) -> Option<Finding> {
     if let Some(stopped) = heard.stopped_after {
         let after = show_seconds(stopped.as_secs());
         if heard.came_back != Some(true) {
-            let what = format!("multicast stopped to arrive after {after}, and did not come back");
+            let what = format!("multicast stopped arriving after {after}, and did not come back");
             let look = "look at the switch and the cable; run the doctor again";
             return Some(Finding::new("stopped", what, BY_UNICAST, &[look]));
         }

@@ -91,7 +91,7 @@ pub(crate) struct Args {
     /// the fetch [default: in the background, as long as the fetch took, from 30 s to 10 min]
     #[arg(long, value_name = "TIME", value_parser = parse_window, env = SERVE_FOR)]
     pub serve_for: Option<Duration>,
-    /// After the end serve others from memory alone: something starts from the target at once
+    /// After the end, serve others from memory only, because a machine starts from the target at once
     #[arg(long, conflicts_with = "torrent")]
     pub memory_only: bool,
     /// Serve a copy of the target, so that a machine may start from it at once: a snapshot of a logical volume, or the

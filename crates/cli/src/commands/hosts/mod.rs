@@ -27,10 +27,10 @@ use crate::inventory;
 ///
 /// A machine appears when it first boots our system, or its agent first calls, and waits until somebody admits it. SEEN
 /// says when, and in which step of its boot: `firmware` (it asks where to boot from), `loader`, `agent` (our system in
-/// memory, or the agent of its own), `system` (another system on its disk). Only an agent shows who it is, by its key:
-/// anybody on the network can pretend the rest, and the address of the card. A machine shows the fingerprint of its key
-/// on its console; KEY and FROM say with which one somebody calls, and from where since when. `?` marks a key that
-/// nobody has confirmed.
+/// memory, or the agent of its own), `system` (another system on its disk). Only an agent proves who it is, by its key:
+/// anybody on the network can forge the rest, also the address of the card. A machine shows the fingerprint of its key
+/// on its console. KEY shows with which key a machine calls, and FROM from which address, and since when. `?` marks a
+/// key that nobody has confirmed.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -51,11 +51,11 @@ Examples:
 pub(crate) struct Args {
     #[command(subcommand)]
     pub change: Option<Change>,
-    /// Show these alone: names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines
+    /// Show only these: names with ranges such as `n[01-16]`, addresses of network cards, groups, `@FILE` with lines
     /// of these, or `*` for all that were admitted
     #[arg(value_name = "MACHINES", value_delimiter = ',')]
     pub machines: Vec<String>,
-    /// Show those alone whose job is so far
+    /// Show only machines whose job has this stage
     #[arg(long, value_name = "STAGE", value_delimiter = ',',
         value_parser = ["queued", "taken", "done", "back", "failed", "lost"])]
     pub stage: Vec<String>,
@@ -115,18 +115,18 @@ pub(crate) enum Change {
         /// A group that it belongs to; may be repeated
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
-        /// The address that the server's DHCP gives to it always, and to nobody else; `none` for any (`netboot --dhcp
-        /// RANGE`)
+        /// The address that the server's DHCP always gives to it, and to no other machine; `none` for any address
+        /// (`netboot --dhcp RANGE`)
         #[arg(long, value_parser = parse_address)]
         address: Option<Ipv4Addr>,
-        /// Fingerprint of its key, as it shows it on its console: nobody with another one is this machine
+        /// Fingerprint of its key, as its console shows it: a machine with another key is not this machine
         #[arg(long, value_name = "FINGERPRINT")]
         key: Option<String>,
         #[command(flatten)]
         at: At,
     },
     /// Add all machines of a file: lines of `CARD,NAME,GROUP,...`, where an IPv4 address among the groups is the one
-    /// that the machine is always given by DHCP
+    /// that DHCP always gives to the machine
     Import {
         file: PathBuf,
         #[command(flatten)]
@@ -154,9 +154,9 @@ pub(crate) enum Change {
         #[command(flatten)]
         named: Named,
     },
-    /// Take jobs back that no machine works on
+    /// Take back jobs that no machine works on
     Cancel(Named),
-    /// Show what the console of a machine showed of its last job
+    /// Show what a machine's console showed during its last job
     Log {
         machine: String,
         #[command(flatten)]
@@ -174,8 +174,8 @@ pub(crate) enum Change {
         #[command(flatten)]
         at: At,
     },
-    /// Admit every machine that calls from now on, whatever key it has, for a time; `0s` ends that. Not where two call
-    /// with one card
+    /// Admit every machine that calls from now on, with any key, for a time; `0s` ends that. A machine is not admitted
+    /// while another one calls with the same card
     Open {
         #[arg(value_name = "TIME", value_parser = parse_window)]
         time: Duration,

@@ -49,7 +49,7 @@ pub(super) fn run(context: &Context, client: &Client, what: What, words: &[Strin
         return context.output.result(&record, || format!("would do: power {} of {of}\n", switch.word()));
     }
     if matches!(what, What::Off | What::Cycle) && !context.global.yes {
-        let question = format!("{of} will be switched off at once, whatever they are at");
+        let question = format!("{of} will be switched off at once, whatever they are doing");
         prompt::confirm(&question, "say --yes if you are sure")?;
     }
     // What was shown, and nothing that got that name meanwhile.

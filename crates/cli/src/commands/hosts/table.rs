@@ -13,7 +13,7 @@ use crate::ui::table::{Align, Table};
 pub(super) fn show(context: &Context, machines: &Machines, is_part: bool) -> Result<()> {
     let output = context.output;
     if machines.machines.is_empty() {
-        output.note(if is_part { "no machine is so" } else { "no machine has booted from here yet" });
+        output.note(if is_part { "no machine matches" } else { "no machine has booted from here yet" });
     }
     if machines.open_seconds > 0 {
         output.note(&format!("every machine that calls in the next {} s is admitted", machines.open_seconds));
@@ -107,12 +107,12 @@ fn notes(machine: &MachineStatus) -> Vec<String> {
     let rival = machine.rival.as_ref().map(|rival| {
         let name = &rival.fingerprint;
         format!(
-            "another one calls with its card, with the key {name}, from {}, and gets nothing: diskcast hosts admit \
-             {name}, if that is the right one",
+            "another machine calls with the same card, with the key {name}, from {}, and gets nothing: \
+             diskcast hosts admit {name}, if that is the right one",
             from(rival)
         )
     });
-    let named = machine.named_key.as_ref().map(|name| format!("nobody but the key {name} is heard"));
+    let named = machine.named_key.as_ref().map(|name| format!("only the key {name} is accepted"));
     followed.into_iter().chain(rival).chain(named).collect()
 }
 

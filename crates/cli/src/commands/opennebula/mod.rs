@@ -31,9 +31,9 @@ pub(crate) struct Args {
     /// Which driver
     #[arg(value_enum)]
     pub driver: Driver,
-    /// What it is to do, as OpenNebula calls it
+    /// The action, as OpenNebula names it
     pub action: String,
-    /// What OpenNebula gives the script
+    /// Arguments that OpenNebula gives the script
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     pub arguments: Vec<String>,
 }

@@ -28,7 +28,7 @@ impl Source {
                 Ok(Self { repository: repository.to_owned(), name: name.to_owned() })
             }
             _ => {
-                Err(Failure::new(Exit::Usage, format!("`{text}` names no image: it is no `repository:name`"))
+                Err(Failure::new(Exit::Usage, format!("`{text}` names no image: expected `repository:name`"))
                     .hint("the image is not from a datastore of diskcast"))
             }
         }
@@ -50,7 +50,7 @@ impl Place {
     /// `HOST:PATH`.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let wrong = |why| Failure::new(Exit::Usage, format!("`{text}` {why}"));
-        let (host, path) = text.split_once(':').ok_or_else(|| wrong("is no HOST:PATH"))?;
+        let (host, path) = text.split_once(':').ok_or_else(|| wrong("is not HOST:PATH"))?;
         // OpenNebula writes two slashes where a setting ends with one.
         let path = path
             .split('/')
@@ -59,7 +59,7 @@ impl Place {
         let is_path = is_plain(&path) && !path.contains("/../") && !path.ends_with("/..");
         match is_path && is_plain(host) && !host.starts_with('-') {
             true => Ok(Self { host: host.to_owned(), path }),
-            false => Err(wrong("has characters that no path of a machine has")),
+            false => Err(wrong("has characters that are not allowed in a path")),
         }
     }
 
@@ -103,7 +103,7 @@ pub(super) fn wrong(text: &str) -> Failure {
 
 /// A number of MB, of a disk or of a snapshot.
 pub(super) fn number(word: &str) -> Result<u32> {
-    word.parse().map_err(|_| wrong(&format!("`{word}` is no number")))
+    word.parse().map_err(|_| wrong(&format!("`{word}` is not a number")))
 }
 
 /// Whether a shell takes it as one word, whatever it is put into.

@@ -170,7 +170,7 @@ impl Settings {
         if let Some(group) = &settings.volume_group
             && LogicalVolume::at(&Path::new("/dev").join(group).join("one")).is_none()
         {
-            return Err(format!("`{group}` is no name of a volume group"));
+            return Err(format!("`{group}` is not the name of a volume group"));
         }
         let are_plain = [&settings.kept, &settings.program, &settings.mount].map(|word| is_plain(word));
         match are_plain == [true; 3] {

@@ -58,7 +58,7 @@ impl Machine {
 
     /// The machine `id`, and how the file of its disk at `target` is read.
     pub(super) fn with_disk(target: &Place, id: &str) -> Result<(Self, &'static str)> {
-        let number = target.disk().ok_or_else(|| wrong(&format!("`{target}` is no disk")))?;
+        let number = target.disk().ok_or_else(|| wrong(&format!("`{target}` is not a disk")))?;
         let machine = Self::ask(id)?;
         let format = machine.disk(number)?.file_format()?;
         Ok((machine, format))

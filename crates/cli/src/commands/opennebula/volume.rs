@@ -76,7 +76,7 @@ pub(super) fn device(settings: &Settings, target: &Place) -> Result<String> {
         (Some(disk), Some(machine), Some(store)) if target.is_of_a_machine() => {
             Ok(format!("/dev/{group}/one-{store}-{machine}-{disk}"))
         }
-        _ => Err(wrong(&format!("`{target}` is no disk of a machine"))),
+        _ => Err(wrong(&format!("`{target}` is not a disk of a machine"))),
     }
 }
 

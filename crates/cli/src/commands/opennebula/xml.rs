@@ -25,7 +25,7 @@ pub(super) fn told<'a>(words: &'a [&'a str]) -> Result<(String, &'a [&'a str])> 
 pub(super) fn standard_input() -> Result<String> {
     let mut text = String::new();
     std::io::stdin().lock().take(TEXT_BYTES_MAX).read_to_string(&mut text)?;
-    plain(&text).ok_or_else(|| wrong("it is no XML, and not in base64"))
+    plain(&text).ok_or_else(|| wrong("it is neither XML nor XML in base64"))
 }
 
 /// The XML that `text` is, or has in base64.

@@ -237,7 +237,7 @@ impl<'a> Job<'a> {
                 }
                 Err(error) => {
                     let (name, why) = (one.piece.name(), base::chain(&error));
-                    output.note(&format!("{name}: which files differ is not known: {why}"));
+                    output.note(&format!("{name}: it is not known which files differ: {why}"));
                 }
             }
         }
@@ -277,9 +277,9 @@ impl<'a> Job<'a> {
         });
         self.context.output.result(&record, || sentence(disk, &name, compared, found, took))?;
         if !found.untold.is_empty() {
-            let text = "of some chunks that differ the objects are missing or damaged: \
-                        which of their sectors differ is not known";
-            self.context.output.warning(&format!("{text}; `diskcast verify {name}` tells of the objects"));
+            let text = "the objects of some chunks that differ are missing or damaged: \
+                        it is not known which of their sectors differ";
+            self.context.output.warning(&format!("{text}; `diskcast verify {name}` checks the objects"));
         }
         if found.is_equal() {
             return Ok(());

@@ -19,14 +19,15 @@ use crate::{clock, keys, repository};
 
 /// Verify every stored byte, and who signed it; or a disk
 ///
-/// An invalid signature counts as damage. With --trust, so does everything that no trusted key signed. What can't be
-/// reached now, as on devices of a cluster that are away, is not damaged: the exit code is 1 if there is nothing worse,
-/// and 12 for damage. If --repo names a server, what it offers is downloaded and checked here.
+/// An invalid signature counts as damage. With --trust, so does everything that no trusted key signed. Data that
+/// can't be reached now, for example on devices of a cluster that are away, does not count as damage: the exit code is
+/// 1 if there is nothing worse, and 12 for damage. If --repo names a server, what it offers is downloaded and checked
+/// here.
 ///
-/// With --disk it compares a disk with a version, and writes nothing: which partitions and ranges of bytes differ, and,
-/// for root on ext2, ext3, ext4 and XFS, which files. Free space may hold anything, and a backup GPT that an install
-/// moved to the end of a larger disk is right there. Only chunks that differ are read from the repository. The exit
-/// code is 0 if all is equal, 12 if something differs.
+/// With --disk it compares a disk with a version, and writes nothing. It shows which partitions and ranges of bytes
+/// differ, and, for root on ext2, ext3, ext4 and XFS, which files. Free space may hold anything, and a backup GPT that
+/// an install moved to the end of a larger disk is right there. Only chunks that differ are read from the repository.
+/// The exit code is 0 if all is equal, 12 if something differs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

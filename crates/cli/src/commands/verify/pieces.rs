@@ -80,7 +80,7 @@ fn find(map: &DiskMap, record: &PartitionRecord, start: u64) -> Option<Partition
 /// How `found` differs from `record`.
 fn changes(record: &PartitionRecord, start: u64, found: Option<&Partition>) -> Vec<String> {
     let Some(found) = found else {
-        let what = if record.number == 0 { "no filesystem that is known" } else { "no such partition" };
+        let what = if record.number == 0 { "no known filesystem" } else { "no such partition" };
         return vec![format!("the disk has {what}")];
     };
     let mut changes = Vec::new();

@@ -42,6 +42,6 @@ fn check_one(program: &mut clap::Command, put: &Put, target: &str) -> Result<()>
     let command = if attaches { "attach" } else { "fetch" };
     let said = error.to_string();
     let said = said.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    let text = format!("`{}` are no options of `diskcast {command}`: {said}", put.options.join(" "));
+    let text = format!("`{}` are not options of `diskcast {command}`: {said}", put.options.join(" "));
     Err(Failure::new(Exit::Usage, text).hint(format!("`diskcast {command} --help` lists them")))
 }

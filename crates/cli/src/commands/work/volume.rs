@@ -24,7 +24,7 @@ pub(super) fn make(
 ) -> Result<(String, Value)> {
     let target = Path::new(&job.target);
     let volume = LogicalVolume::at(target).ok_or_else(|| {
-        Failure::new(Exit::Usage, format!("`{}` is no logical volume", job.target))
+        Failure::new(Exit::Usage, format!("`{}` is not a logical volume", job.target))
             .hint("a snapshot is /dev/GROUP/NAME, and lies in the volume group of its image")
     })?;
     if job.size_bytes.is_some() {

@@ -106,7 +106,7 @@ impl Agent {
                 let more = answer.headers().get(MORE_HEADER).is_some_and(|more| more == "true");
                 let body = answer.bytes().await.map_err(|error| Failure::Unreachable(error.to_string()))?;
                 let items = decode_batch(&body)
-                    .ok_or_else(|| Failure::Unreachable("the answer is no batch of names".to_owned()))?;
+                    .ok_or_else(|| Failure::Unreachable("the answer is not a batch of names".to_owned()))?;
                 after = items.last().map(|item| item.name.clone()).unwrap_or_default();
                 let slots = slots.to_vec();
                 blocking(&self.device, move |device| {

@@ -30,7 +30,10 @@ impl FromStr for FileName {
     fn from_str(text: &str) -> Result<Self, Failure> {
         let unknown = || {
             let expected = "files are NAME@VERSION.raw and NAME@VERSION.qcow2, and the same with .sha256";
-            Failure::new(ProblemKind::NotFound, format!("`{}` is no file: {expected}", text.escape_debug()))
+            Failure::new(
+                ProblemKind::NotFound,
+                format!("`{}` is not a file: {expected}", text.escape_debug()),
+            )
         };
         let ends = [(".md5", Algorithm::Md5), (".sha256", Algorithm::Sha256), (".sha512", Algorithm::Sha512)];
         let sum = ends.into_iter().find_map(|(end, sum)| Some((text.strip_suffix(end)?, sum)));

@@ -45,7 +45,7 @@ impl Viewer {
             return Ok(());
         }
         Err(if self.is_in_plain {
-            Failure::new(ProblemKind::NotFound, "there is no such file for everybody")
+            Failure::new(ProblemKind::NotFound, "there is no such public file")
         } else if self.claims.is_some() {
             Failure::new(ProblemKind::Denied, "the token is not good for this image")
         } else {

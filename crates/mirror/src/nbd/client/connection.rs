@@ -205,7 +205,7 @@ impl Connection {
             let (about, kind) = (take_u32(reader).unwrap_or_default(), take_u32(reader).unwrap_or_default());
             let length = take_u32(reader).unwrap_or_default();
             if magic != OPTION_REPLY_MAGIC || about != asked || length > ANSWER_BYTES_MAX {
-                return Err(self.malformed("the server's answer to an option is none"));
+                return Err(self.malformed("the server's answer to an option is not valid"));
             }
             let mut bytes = vec![0; length as usize];
             self.receive(&mut bytes)?;
@@ -286,7 +286,7 @@ impl Connection {
             match u32::from_be_bytes(magic) {
                 SIMPLE_REPLY_MAGIC => return self.simple_reply(into),
                 CHUNK_MAGIC if self.structured => {}
-                _ => return Err(self.malformed("what the server sends is no reply")),
+                _ => return Err(self.malformed("the server sends something that is not a reply")),
             }
             let mut head = [0; 16];
             self.receive(&mut head)?;

@@ -64,7 +64,7 @@ impl NbdDisk {
         let first = Connection::open(address)?;
         let (terms, name) = (first.terms, address.to_string());
         if !terms.size_bytes.is_multiple_of(u64::from(terms.unit_bytes.max(512))) {
-            let text = format!("`{name}` has {} bytes, no multiple of its blocks", terms.size_bytes);
+            let text = format!("`{name}` has {} bytes, not a multiple of its blocks", terms.size_bytes);
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         // More connections see the same data only if the server says so.

@@ -38,7 +38,7 @@ impl ExportAddress {
     /// Parses an address. `Invalid` if it is none; `Unsupported` for TLS.
     pub fn parse(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
-            Error::new(ErrorKind::Invalid, format!("`{text}` is no address of an NBD export: {why}"))
+            Error::new(ErrorKind::Invalid, format!("`{text}` is not the address of an NBD export: {why}"))
         };
         let url = Url::parse(text).map_err(|error| invalid(&error.to_string()))?;
         let decoded = |part: &str| {

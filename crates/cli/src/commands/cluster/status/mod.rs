@@ -18,9 +18,9 @@ use health::health;
 
 /// Show the devices of a cluster, and whether all is well
 ///
-/// INDEX is the parts of the index that a device holds; those in brackets it still copies. SILENT is the time since it
-/// was heard. A device that is `down` counts as if its data were still there; what it should hold is read from the
-/// others. The line below the table says what is not as it should be: `all is well` only if nothing is.
+/// INDEX shows the parts of the index that a device holds; the device still copies those in brackets. SILENT is the
+/// time since the device was last heard. A device that is `down` counts as if its data were still there; what it should
+/// hold is read from the others. The line below the table says what is wrong, and `all is well` only if nothing is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -127,7 +127,7 @@ fn size_of_file(path: &Path) -> Result<u64> {
 
 fn number(text: &[u8]) -> Result<u64> {
     let text = String::from_utf8_lossy(text);
-    text.trim().parse().map_err(|_| Failure::new(Exit::Failed, format!("`{}` is no size", text.trim())))
+    text.trim().parse().map_err(|_| Failure::new(Exit::Failed, format!("`{}` is not a size", text.trim())))
 }
 
 /// The size of the disk in the file at `url`.

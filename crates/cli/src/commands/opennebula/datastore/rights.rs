@@ -18,7 +18,7 @@ impl Store<'_> {
         match self.settings.of_opennebula(image) {
             Some(own) if user.is_some() && owner(own)? == user => Ok(()),
             Some(_) => Err(refused(
-                &format!("`{image}` is another user's"),
+                &format!("`{image}` belongs to another user"),
                 "its owner can share it in OpenNebula: oneimage chmod, and oneimage clone",
             )),
             None => Err(refused(

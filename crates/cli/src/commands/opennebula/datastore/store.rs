@@ -220,7 +220,7 @@ impl Store<'_> {
         let used =
             records.iter().filter_map(|record| record["stored_bytes"].as_u64()).max().unwrap_or(0) / MIB;
         let total = self.repository.capacity_mb.ok_or_else(|| {
-            Failure::new(Exit::Usage, format!("nothing tells how much room {location} has"))
+            Failure::new(Exit::Usage, format!("it is not known how much room {location} has"))
                 .hint("set capacity_mb for this repository in the settings")
         })?;
         Ok(format!("USED_MB={used}\nFREE_MB={}\nTOTAL_MB={total}\n", total.saturating_sub(used)))

@@ -73,7 +73,8 @@ pub(super) struct Backup {
 
 fn image_source(image: &str) -> Result<Backup> {
     let text = vm::source_of(image)?;
-    let (repository, parts) = text.split_once(':').ok_or_else(|| wrong(&format!("`{text}` is no backup")))?;
+    let (repository, parts) =
+        text.split_once(':').ok_or_else(|| wrong(&format!("`{text}` is not a backup")))?;
     Ok(Backup { repository: repository.to_owned(), parts: parts.to_owned() })
 }
 

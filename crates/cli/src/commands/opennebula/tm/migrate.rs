@@ -28,7 +28,7 @@ pub(super) fn act(
     let gone = if action == "postmigrate" { from } else { to };
     let place = Place::parse(&format!("{gone}:{folder}"))?;
     if !place.is_of_a_machine() {
-        return Err(Failure::new(Exit::Refused, format!("`{place}` is no machine's folder")));
+        return Err(Failure::new(Exit::Refused, format!("`{place}` is not a machine's folder")));
     }
     let settings = Settings::load()?;
     let remove = format!("drop_volumes {0}/disk.* {0}/backup/disk.*\nrm -rf {0}", place.path);
@@ -54,7 +54,7 @@ pub(super) fn act(
 fn ask(driver: &str, action: &str, words: &[&str], text: &str) -> Result<()> {
     let Some(scripts) = std::env::var_os(SCRIPTS) else { return Ok(()) };
     if driver.contains(['/', '.']) {
-        return Err(Failure::new(Exit::Usage, format!("`{driver}` is no driver")));
+        return Err(Failure::new(Exit::Usage, format!("`{driver}` is not a driver")));
     }
     let script = PathBuf::from(scripts).join(driver).join(action);
     if !script.exists() {

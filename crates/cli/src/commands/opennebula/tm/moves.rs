@@ -21,7 +21,7 @@ pub(super) fn to_host(context: &Context, from: &str, to: &str, machine: &str) ->
         return Ok(());
     }
     if !from.is_of_a_machine() || !to.is_of_a_machine() {
-        return Err(Failure::new(Exit::Refused, format!("`{from}` or `{to}` is no machine's folder")));
+        return Err(Failure::new(Exit::Refused, format!("`{from}` or `{to}` is not a machine's folder")));
     }
     let machine = Machine::ask(machine)?;
     if machine.lost_its_host() {

@@ -51,7 +51,7 @@ pub(super) fn create_live(target: &str, snapshot: &str, machine: &str) -> Result
 /// What QEMU's monitor answers.
 fn answer(text: &str) -> Result<Value> {
     let answer: Value = serde_json::from_str(text.trim())
-        .map_err(|_| Failure::new(Exit::Failed, format!("QEMU says no JSON: {}", text.trim())))?;
+        .map_err(|_| Failure::new(Exit::Failed, format!("QEMU did not answer with JSON: {}", text.trim())))?;
     match answer.get("error") {
         Some(error) => {
             let why = error["desc"].as_str().unwrap_or("no reason").to_owned();
