@@ -1,6 +1,6 @@
 //! The repository's own checks. `cargo xtask tidy` prints every breach of the house rules and fails if there is one.
 //! `cargo xtask test` runs all tests and says how long they took. `cargo xtask mutants` shows that the simulator's
-//! checkers find seeded bugs.
+//! checkers find seeded bugs. `cargo xtask measure` prints the sizes of crates and functions.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -12,7 +12,9 @@ mod circles;
 mod exports;
 mod imports;
 mod leftovers;
+mod measure;
 mod mutants;
+mod prose;
 mod run;
 mod sources;
 mod tool;
@@ -26,8 +28,12 @@ fn main() -> ExitCode {
         Some("mutants") => hunt(&root(), std::env::args().nth(2).as_deref() == Some("--landing")),
         Some("test") => test(&root()),
         Some("timed") => timed(),
+        Some("measure") => {
+            print!("{}", measure::table(&root()));
+            ExitCode::SUCCESS
+        }
         _ => {
-            eprintln!("usage: cargo xtask tidy|test|mutants [--landing]");
+            eprintln!("usage: cargo xtask tidy|test|measure|mutants [--landing]");
             ExitCode::from(2)
         }
     }
@@ -39,6 +45,7 @@ fn tidy(root: &Path) -> Vec<String> {
     breaches.extend(circles::check(root));
     breaches.extend(exports::check(root));
     breaches.extend(sources::check(root));
+    breaches.extend(prose::check(root));
     breaches.extend(mutants::check(root));
     breaches.sort();
     breaches
