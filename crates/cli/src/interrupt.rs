@@ -43,7 +43,7 @@ pub(crate) enum Leaves {
     NoTarget,
     /// The beginning of a disk in standard output.
     PartOfStream,
-    /// A file that is no disk until it is complete.
+    /// A file that is not a disk until it is complete.
     PartOfFile,
     /// Objects that no version needs.
     NoVersion,

@@ -9,7 +9,7 @@ use crate::args::Writing;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::output::Output;
 
-/// Refuses what is no rule for a disk, such as `disk:serial=S1`.
+/// Refuses text that is not a rule for a disk, such as `disk:serial=S1`.
 pub(crate) fn check_rule(rule: &str) -> Result<()> {
     let hints = rule.strip_prefix(disk::find::PREFIX).ok_or_else(|| {
         let text = format!("`{rule}` is not a rule for a disk: a rule begins with `{}`", disk::find::PREFIX);

@@ -131,7 +131,7 @@ impl<'a> Jobs<'a> {
         }
     }
 
-    /// Does a job. `None` if it was called off, which is no end of it: it goes on when the agent runs again.
+    /// Does a job. `None` if it was called off, which does not end it: it continues when the agent runs again.
     fn put(&self, number: u64, job: &HostJob) -> Option<JobOutcome> {
         let (progress, mut log) = (Mutex::new(None::<JobProgress>), Log::default());
         let places = (&self.args.keeping, &self.args.place);

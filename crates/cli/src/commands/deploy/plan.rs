@@ -1,4 +1,4 @@
-//! The plan of a deployment and its course, whatever way its hosts are reached: the plan, the work, and what came of it.
+//! The plan of a deployment, whatever way its hosts are reached; then the work, and what came of it.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -15,7 +15,7 @@ pub(super) struct JobToken {
 }
 
 impl JobToken {
-    /// The token of `job` for `server`. What is no token stays as it is: who uses it says what is wrong.
+    /// The token of `job` for `server`. Text that is not a token stays as it is: its user says what is wrong.
     pub(super) fn of(job: &HostJob, server: &str) -> Self {
         let renewed = job.token.parse().ok().map(Credential::fixed).and_then(|credential| {
             let keeper = connect::keep_credential(server, &credential).ok()?;

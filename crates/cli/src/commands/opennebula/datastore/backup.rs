@@ -12,7 +12,7 @@ fn process_of(folder: &Place) -> String {
     format!("{}/backup/process", folder.path)
 }
 
-/// Ends a backup that runs: it fails, and what it has sent is no version.
+/// Ends a backup that runs: it fails, and no version is made of what it has sent.
 pub(super) fn cancel(settings: &Settings, folder: &str) -> Result<String> {
     let folder = Place::parse(folder)?;
     // Of a process that has ended meanwhile the number may be another's: `kill` is for ours alone.
