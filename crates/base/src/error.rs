@@ -59,9 +59,25 @@ impl From<io::ErrorKind> for ErrorKind {
     }
 }
 
+/// What an error is about, where a caller does something else about it than its kind tells, or has more to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A cluster of disks or one of its parts, and not a server of images.
+    Cluster,
+    /// A target with less space than the image needs.
+    Target,
+    /// A volume group with less space than the volume needs.
+    VolumeGroup,
+    /// A signature by an older program, which names no repository.
+    OldSignature,
+    /// A signature that a copy would lose.
+    LostSignature,
+}
+
 /// An error: its kind, what was tried on which object, and the error that caused it.
 pub struct Error {
     kind: ErrorKind,
+    subject: Option<Subject>,
     context: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -69,11 +85,33 @@ pub struct Error {
 /// A result whose error is [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
+impl Subject {
+    const WORDS: [(Self, &str); 5] = [
+        (Self::Cluster, "cluster"),
+        (Self::Target, "target"),
+        (Self::VolumeGroup, "volume_group"),
+        (Self::OldSignature, "old_signature"),
+        (Self::LostSignature, "lost_signature"),
+    ];
+
+    /// Its word in records for programs.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(subject, _)| *subject == self).map_or("", |(_, word)| word)
+    }
+
+    /// The subject with this word.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(_, own)| *own == word).map(|(subject, _)| *subject)
+    }
+}
+
 impl Error {
     /// Creates an error without a source. `context` is lower case and names the operation, the object and the offset:
     /// ``read superblock of `/dev/sdb2` at offset 1024``.
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Self { kind, context: context.into(), source: None }
+        Self { kind, subject: None, context: context.into(), source: None }
     }
 
     /// Creates an error that `source` caused.
@@ -83,7 +121,7 @@ impl Error {
         context: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self { kind, context: context.into(), source: Some(source.into()) }
+        Self { kind, subject: None, context: context.into(), source: Some(source.into()) }
     }
 
     /// Creates an error from an error of the operating system, and derives its kind.
@@ -101,19 +139,38 @@ impl Error {
     /// Wraps this error in one with a further `context`. The kind stays the same.
     #[must_use]
     pub fn within(self, context: impl Into<String>) -> Self {
-        Self::from_source(self.kind, context, self)
+        Self { subject: self.subject, ..Self::from_source(self.kind, context, self) }
+    }
+
+    /// Says what the error is about.
+    #[must_use]
+    pub fn about(self, subject: Subject) -> Self {
+        Self { subject: Some(subject), ..self }
     }
 
     /// A copy for a second place that reports this error. Its context is the whole chain as text; it has no source.
     #[must_use]
     pub fn restated(&self) -> Self {
-        Self::new(self.kind, chain(self))
+        Self { subject: self.subject(), ..Self::new(self.kind, chain(self)) }
     }
 
     /// The kind of the error, for control flow.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// What it is about, or the first of its causes that says so, whatever lies between them.
+    #[must_use]
+    pub fn subject(&self) -> Option<Subject> {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = next {
+            if let Some(subject) = error.downcast_ref::<Self>().and_then(|own| own.subject) {
+                return Some(subject);
+            }
+            next = error.source();
+        }
+        None
     }
 }
 
@@ -170,6 +227,21 @@ mod tests {
         assert_eq!(chain(&wordy), "mount: read superblock of `sda`: disk on fire");
         assert_eq!((wordy.kind(), wordy.restated().kind()), (ErrorKind::Refused, ErrorKind::Refused));
         assert_eq!(wordy.restated().to_string(), chain(&wordy));
+    }
+
+    #[test]
+    fn what_an_error_is_about_survives_the_way_up() {
+        let error = Error::new(ErrorKind::Refused, "it has 1 GiB").about(Subject::Target);
+        let between = io::Error::other(error.within("look at `sda`"));
+        let error = Error::from_source(ErrorKind::Io, "open", between).within("install");
+        assert_eq!(
+            (error.subject(), error.restated().subject()),
+            (Some(Subject::Target), Some(Subject::Target))
+        );
+        assert_eq!(Error::new(ErrorKind::Refused, "the target is too small").subject(), None);
+        for (subject, word) in Subject::WORDS {
+            assert_eq!((subject.word(), Subject::of_word(word)), (word, Some(subject)));
+        }
     }
 
     #[test]

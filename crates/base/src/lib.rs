@@ -16,7 +16,7 @@ mod zero;
 
 pub use chance::Chance;
 pub use digest::Digest;
-pub use error::{Error, ErrorKind, Result, chain};
+pub use error::{Error, ErrorKind, Result, Subject, chain};
 pub use extent::{Extent, ExtentSet};
 pub use runs::RunSet;
 pub use time::{Duration, Instant};

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::process::ExitCode;
 
-use base::ErrorKind;
+use base::{ErrorKind, Subject};
 
 /// Exit codes of the program. Scripts rely on these numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,22 @@ pub enum Exit {
     Interrupted = 130,
 }
 
+impl Exit {
+    /// The meaning of the exit code of another `diskcast`.
+    pub(crate) fn of_code(code: u8) -> Self {
+        match code {
+            2 => Self::Usage,
+            3 => Self::Partly,
+            10 => Self::NotFound,
+            11 => Self::Refused,
+            12 => Self::Verification,
+            13 => Self::Unauthorized,
+            130 => Self::Interrupted,
+            _ => Self::Failed,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
@@ -39,6 +55,8 @@ pub(crate) struct Failure {
     /// The whole chain of causes on one line.
     pub message: String,
     pub hint: Option<String>,
+    /// What the error is about, if it says so.
+    pub subject: Option<Subject>,
     /// Whether the hint is the general one for this kind of error; a hint from a command then replaces it.
     is_usual_hint: bool,
 }
@@ -48,7 +66,7 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), hint: None, is_usual_hint: false }
+        Self { exit, message: message.into(), hint: None, subject: None, is_usual_hint: false }
     }
 
     fn from_error(exit: Exit, error: &dyn Error) -> Self {
@@ -57,16 +75,12 @@ impl Failure {
 
     /// What a record of the type `error` tells, which this program printed elsewhere.
     pub(crate) fn of_record(record: &serde_json::Value) -> Self {
-        let exit = match record["exit"].as_u64() {
-            Some(2) => Exit::Usage,
-            Some(10) => Exit::NotFound,
-            Some(11) => Exit::Refused,
-            Some(12) => Exit::Verification,
-            Some(13) => Exit::Unauthorized,
-            Some(130) => Exit::Interrupted,
-            _ => Exit::Failed,
+        let exit =
+            record["exit"].as_u64().and_then(|code| code.try_into().ok()).map_or(Exit::Failed, Exit::of_code);
+        let failure = Self {
+            subject: record["subject"].as_str().and_then(Subject::of_word),
+            ..Self::new(exit, record["message"].as_str().unwrap_or("it gives no reason"))
         };
-        let failure = Self::new(exit, record["message"].as_str().unwrap_or("it gives no reason"));
         match record["hint"].as_str() {
             Some(hint) => failure.hint(hint),
             None => failure,
@@ -106,6 +120,7 @@ impl From<std::io::Error> for Failure {
 
 impl From<base::Error> for Failure {
     fn from(error: base::Error) -> Self {
+        let subject = error.subject();
         let (exit, hint) = match error.kind() {
             ErrorKind::NotFound => (Exit::NotFound, None),
             ErrorKind::Refused | ErrorKind::Exists => (Exit::Refused, None),
@@ -116,7 +131,7 @@ impl From<base::Error> for Failure {
                 Some("`diskcast verify`, where the repository is, tells what is damaged in it"),
             ),
             ErrorKind::Stopped => (Exit::Interrupted, None),
-            ErrorKind::Unreachable if error.to_string().contains("cluster") => {
+            ErrorKind::Unreachable if subject == Some(Subject::Cluster) => {
                 (Exit::Failed, Some("`diskcast cluster status` tells which parts of the cluster answer"))
             }
             ErrorKind::Unreachable => (
@@ -124,7 +139,7 @@ impl From<base::Error> for Failure {
                 Some("is `diskcast serve` running there, and does the firewall allow its port?"),
             ),
             // Their texts say what to do: there are no tokens to be made.
-            ErrorKind::Untrusted | ErrorKind::Denied if base::chain(&error).contains("cluster") => {
+            ErrorKind::Untrusted | ErrorKind::Denied if subject == Some(Subject::Cluster) => {
                 (Exit::Unauthorized, None)
             }
             ErrorKind::Untrusted => (
@@ -144,6 +159,6 @@ impl From<base::Error> for Failure {
             | ErrorKind::NotRunning => (Exit::Failed, None),
         };
         let failure = Self::from_error(exit, &error);
-        Self { hint: hint.map(str::to_owned), is_usual_hint: true, ..failure }
+        Self { hint: hint.map(str::to_owned), subject, is_usual_hint: true, ..failure }
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use base::Subject;
 use image::signature::signing_key_from_text;
 use image::{EncryptionKey, PublicKey, SignedManifest, SigningKey, Trust};
 use mirror::Images;
@@ -129,7 +130,7 @@ pub(crate) fn warn(
 /// Adds a hint to the failure for a missing trusted signature.
 pub(crate) fn explain(error: impl Into<Failure>) -> Failure {
     let failure = error.into();
-    if failure.exit == Exit::Refused && failure.message.contains("signed by an older program") {
+    if failure.exit == Exit::Refused && failure.subject == Some(Subject::OldSignature) {
         failure.hint(
             "`diskcast key cut-over --sign-key FILE` accepts what was signed so far; --allow-untrusted takes it with a \
              warning",

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, Subject};
 use bytes::Bytes;
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
@@ -47,11 +47,12 @@ impl Failure {
     }
 
     pub(crate) fn into_error(self, what: &str) -> Error {
-        match self {
-            Self::Refused(problem) => Error::new(problem.word.kind(), format!("{what}: {}", problem.detail)),
-            Self::Unreachable(why) => Error::new(ErrorKind::Unreachable, format!("{what}: {why}")),
-            Self::Untrusted(why) => Error::new(ErrorKind::Untrusted, format!("{what}: {why}")),
-        }
+        let (kind, why) = match self {
+            Self::Refused(problem) => (problem.word.kind(), problem.detail),
+            Self::Unreachable(why) => (ErrorKind::Unreachable, why),
+            Self::Untrusted(why) => (ErrorKind::Untrusted, why),
+        };
+        Error::new(kind, format!("{what}: {why}")).about(Subject::Cluster)
     }
 }
 

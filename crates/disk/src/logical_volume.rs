@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use base::units::show_bytes;
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, Subject};
 
 use crate::tools::{self, run};
 
-/// In the message of an error: a volume group has no room.
-pub const NO_ROOM: &str = "free, the volume needs";
 /// A snapshot that is not thin has a record of 16 bytes for each block of 4 KiB, in blocks of such records, and one
 /// block before them.
 const COPIED_BLOCK_BYTES: u64 = 4096;
@@ -47,8 +45,8 @@ impl LogicalVolume {
         let free = free.trim().parse::<u64>().unwrap_or(0);
         if free < bytes {
             let (has, needs) = (show_bytes(free), show_bytes(bytes));
-            let text = format!("volume group `{}` has {has} {NO_ROOM} {needs}", self.group);
-            return Err(Error::new(ErrorKind::Refused, text));
+            let text = format!("volume group `{}` has {has} free, the volume needs {needs}", self.group);
+            return Err(Error::new(ErrorKind::Refused, text).about(Subject::VolumeGroup));
         }
         Ok(())
     }

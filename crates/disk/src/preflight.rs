@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use base::units::show_bytes;
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, Subject};
 use rustix::fs::OFlags;
 
 use crate::Geometry;
@@ -73,9 +73,6 @@ fn check_writable(target: &Path, flags: OFlags) -> Result<()> {
     })
 }
 
-/// In the refusal of a target that is smaller than the image.
-pub const TOO_SMALL: &str = "is too small";
-
 /// Checks size and sector size of a device.
 fn check_geometry(target: &Path, needed: Geometry) -> Result<()> {
     let file = std::fs::File::open(target).map_err(|e| io_error("open", target, e))?;
@@ -84,8 +81,8 @@ fn check_geometry(target: &Path, needed: Geometry) -> Result<()> {
         let (has, wants) = (show_bytes(found.size_bytes), show_bytes(needed.size_bytes));
         let (bytes, least) = (found.size_bytes, needed.size_bytes);
         let why =
-            format!("{TOO_SMALL}: it has {has} ({bytes} bytes), the image needs {wants} ({least} bytes)");
-        return Err(refused(target, &why));
+            format!("is too small: it has {has} ({bytes} bytes), the image needs {wants} ({least} bytes)");
+        return Err(refused(target, &why).about(Subject::Target));
     }
     if found.logical_sector_bytes != needed.logical_sector_bytes {
         let (has, wants) = (found.logical_sector_bytes, needed.logical_sector_bytes);

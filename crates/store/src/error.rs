@@ -135,12 +135,14 @@ mod tests {
     #[test]
     fn what_devices_of_a_cluster_can_not_be_reached_for_is_not_damaged() {
         use ErrorKind::{Corrupt, Denied, Full, Io, NotFound, Revoked, Unreachable, Untrusted};
+        use base::Subject;
         let kinds = [Unreachable, Corrupt, Denied, Full, Untrusted].map(|kind| (kind, kind));
         // What `store` acts upon is said by the store itself, not by what is beneath.
         for (beneath, kind) in kinds.into_iter().chain([(NotFound, Io), (Revoked, Io)]) {
-            let source = Box::new(Error::new(beneath, "too few devices"));
+            let source = Box::new(Error::new(beneath, "too few devices").about(Subject::Cluster));
             let wrapped = object_store::Error::Generic { store: "cluster", source };
-            assert_eq!(from_store("get", wrapped).kind(), kind);
+            let error = from_store("get", wrapped);
+            assert_eq!((error.kind(), error.subject()), (kind, Some(Subject::Cluster)));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use base::Subject;
 use base::units::show_bytes;
 use serde_json::json;
 use store::{Copier, ImageName, Reference, Repository};
@@ -104,7 +105,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
 /// Adds a hint if a signed version can't be signed anew.
 fn explain(error: base::Error) -> Failure {
     let failure = Failure::from(error);
-    match failure.message.contains("no key is given that signs the copy") {
+    match failure.subject == Some(Subject::LostSignature) {
         true => failure.hint("--sign-key signs the copies; --without-signature copies without a signature"),
         false => failure,
     }

@@ -67,8 +67,7 @@ pub(super) fn check(path: &Path, version: &Manifest, number: u32, writing: &Writ
     let name = name(path, number);
     if has < needs {
         let text = format!(
-            "{name} {}: it has {} ({has} bytes), the image needs {} ({needs} bytes)",
-            disk::preflight::TOO_SMALL,
+            "{name} is too small: it has {} ({has} bytes), the image needs {} ({needs} bytes)",
             show_bytes(has),
             show_bytes(needs)
         );

@@ -10,6 +10,7 @@ mod several;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::Subject;
 use base::units::show_bytes;
 pub(crate) use copies::new_volumes;
 use disk::device::NullTarget;
@@ -113,9 +114,8 @@ fn check_existing(path: &Path, version: &Manifest, onto_source: bool) -> Result<
         return open_export(address, version).map(drop);
     }
     disk::preflight(path, geometry(version), None).map_err(|error| {
-        let is_small = error.to_string().contains(disk::preflight::TOO_SMALL);
         let failure = Failure::from(error);
-        if is_small {
+        if failure.subject == Some(Subject::Target) {
             failure.hint("nothing was written; `diskcast shrink` makes an image that fits a smaller disk")
         } else {
             failure.unwritten()

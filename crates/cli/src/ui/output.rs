@@ -133,6 +133,7 @@ impl Output {
 fn record_of(failure: &Failure) -> String {
     let record = serde_json::json!({
         "type": "error", "exit": failure.exit as u8, "message": failure.message, "hint": failure.hint,
+        "subject": failure.subject.map(base::Subject::word),
     });
     format!("{record}\n")
 }
@@ -155,4 +156,16 @@ fn print(text: &str) -> Result<()> {
 fn complain(text: &str) {
     // If stderr is closed, the text is lost.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_failure_is_about_survives_a_record() {
+        let error = base::Error::new(base::ErrorKind::Refused, "no room").about(base::Subject::VolumeGroup);
+        let record = serde_json::from_str(&record_of(&Failure::from(error))).unwrap();
+        assert_eq!(Failure::of_record(&record).subject, Some(base::Subject::VolumeGroup));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use base::{Error, ErrorKind};
+use base::{Error, ErrorKind, Subject};
 use reqwest::StatusCode;
 use rustls::{AlertDescription, CertificateError, InvalidMessage};
 use serde::Deserialize;
@@ -52,7 +52,7 @@ struct Refusal {
 /// What a request means that brought no answer of HTTP.
 pub(super) fn unanswered(error: reqwest::Error) -> Failed {
     let at = place(error.url());
-    let untrusted = |text: String| Failed::Untrusted(Error::new(ErrorKind::Untrusted, text));
+    let untrusted = |text: String| Failed::Untrusted(about(ErrorKind::Untrusted, text));
     let plain = error.url().is_some_and(|url| url.scheme() == "http");
     let mut cause: &dyn std::error::Error = &error;
     while let Some(deeper) = cause.source() {
@@ -109,7 +109,7 @@ fn broke_off(cause: &(dyn std::error::Error + 'static)) -> bool {
 
 /// What an answer means that is no success.
 pub(super) fn refused(status: StatusCode, body: &[u8]) -> Failed {
-    let refused = |kind, text: String| Failed::Refused(Error::new(kind, text));
+    let refused = |kind, text: String| Failed::Refused(about(kind, text));
     let denied = |text: String| refused(ErrorKind::Denied, text);
     let Ok(Refusal { message, code }) = serde_json::from_slice::<Refusal>(body) else {
         // `accessController` of etcd, which stands before its gateway.
@@ -164,5 +164,9 @@ pub(super) fn refused(status: StatusCode, body: &[u8]) -> Failed {
 fn token(message: &str) -> Failed {
     let text =
         format!("etcd lets in its users only ({message}): --etcd-user and --etcd-password-file name one");
-    Failed::Token(Error::new(ErrorKind::Denied, text))
+    Failed::Token(about(ErrorKind::Denied, text))
+}
+
+fn about(kind: ErrorKind, text: String) -> Error {
+    Error::new(kind, text).about(Subject::Cluster)
 }

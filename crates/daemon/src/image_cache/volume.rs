@@ -133,7 +133,7 @@ impl ImageCache {
 
 impl KeptVolume {
     /// Makes the volume `target` a snapshot of it, which can be written. `Refused` if something is there that may not
-    /// be, or if the group has no room ([`disk::logical_volume::NO_ROOM`]); `Io`.
+    /// be, or if the group has no room ([`base::Subject::VolumeGroup`]); `Io`.
     pub fn snapshot(&self, target: &LogicalVolume, there: There) -> Result<()> {
         let (base, path) = (self.volume.path(), target.path());
         if path.exists() {

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, Subject};
 use bytes::Bytes;
 use image::{Binding, Cipher, Signed, SignedManifest, Trust};
 
@@ -62,7 +62,7 @@ impl Judge<'_> {
         let refused = |why: &str| {
             let text =
                 format!("{what} is signed by an older program, for no particular repository, and {why}");
-            Err(Error::new(ErrorKind::Refused, text))
+            Err(Error::new(ErrorKind::Refused, text).about(Subject::OldSignature))
         };
         let record = match (self.cut_over)(image) {
             Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use base::Digest;
+use base::{Digest, Subject};
 use daemon::image_cache::{About, FoundVolume, ImageCache, KeptVolume, There};
 use disk::ReadAt as _;
-use disk::logical_volume::{LogicalVolume, NO_ROOM};
+use disk::logical_volume::LogicalVolume;
 use net::api::{HostJob, Put};
 use net::clock::Stop;
 use serde_json::{Value, json};
@@ -88,7 +88,7 @@ fn base(
 fn with_room<T>(kept: &ImageCache, group: &str, mut act: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match act() {
-            Err(failure) if failure.message.contains(NO_ROOM) => {
+            Err(failure) if failure.subject == Some(Subject::VolumeGroup) => {
                 if kept.drop_volume(group)?.is_none() {
                     return Err(failure);
                 }

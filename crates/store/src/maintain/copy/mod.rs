@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use base::{Digest, Error, ErrorKind, Result};
+use base::{Digest, Error, ErrorKind, Result, Subject};
 use image::manifest::{Copied, Parent};
 use image::tree::NodeSource;
 use image::{
@@ -11,7 +11,7 @@ use image::{
     Verified,
 };
 
-use crate::lease::writer::{Writer, retry_if_revoked};
+use crate::lease::writer::Writer;
 use crate::names::{ImageName, Reference};
 use crate::nodes::Nodes;
 use crate::parallel::parallel_by;
@@ -102,12 +102,12 @@ impl<'a> Copier<'a> {
         let lost_signature = self.to.keys.sign.is_none() && sealed.signed().has_signatures();
         if lost_signature && !self.drops_signatures {
             let text = format!("copy `{reference}`: it is signed, and no key is given that signs the copy");
-            return Err(Error::new(ErrorKind::Refused, text));
+            return Err(Error::new(ErrorKind::Refused, text).about(Subject::LostSignature));
         }
         let manifest = &sealed.manifest;
         let stamp = Stamp { created: manifest.created.clone(), creator: manifest.creator.clone() };
         let (manifest, sent) =
-            retry_if_revoked(|| self.copy_once(reference, sealed, &Writer::begin(self.to, &stamp)?))?;
+            Writer::retrying(self.to, &stamp, || (), |writer| self.copy_once(reference, sealed, writer))?;
         let number = manifest.number;
         let (copy, _) = self.to.read_manifest(&self.image, number)?;
         self.known.insert(sealed.digest(), (number, copy.digest()));
