@@ -15,7 +15,6 @@ use super::describe;
 use super::dirty_ranges::DirtyRanges;
 use super::upload::Upload;
 use crate::backend::Created;
-use crate::lease::writer::retry_if_revoked;
 use crate::names::{ImageName, Reference};
 use crate::record::{self, Stamp};
 use crate::repository::Repository;
@@ -121,20 +120,19 @@ impl Blob<'_> {
             return Err(invalid(format!("{} bytes are not a multiple of the sector size", shape.size_bytes)));
         }
         manifest.layout().map_err(|error| invalid(base::chain(&error)))?;
-        retry_if_revoked(|| self.begin(manifest.clone(), &Upload::begin(self.repository, stamp)?))
+        Upload::retrying(self.repository, stamp, |upload| self.begin(manifest.clone(), upload))
     }
 
     /// Creates the image as a clone of the version `from`: both name the same tree. Takes one record, whatever the
     /// size. `Exists` if the image exists, `NotFound` if `from` does not.
     pub fn clone_from(&self, from: &Reference, stamp: &Stamp) -> Result<Manifest> {
-        retry_if_revoked(|| {
-            let upload = Upload::begin(self.repository, stamp)?;
+        Upload::retrying(self.repository, stamp, |upload| {
             let (sealed, _) = self.repository.signed_manifest(from)?;
             let digest = sealed.digest();
             let layout = sealed.manifest.layout().map_err(|error| error.within(format!("clone `{from}`")))?;
             let parent = Tip { manifest: sealed.manifest, digest, layout, next: 1 };
             let clone = Manifest { image: self.image.to_string(), ..describe::child(&parent, stamp) };
-            self.begin(clone, &upload)
+            self.begin(clone, upload)
         })
     }
 

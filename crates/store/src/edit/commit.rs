@@ -18,7 +18,6 @@ use super::dirty_ranges::{DirtyRanges, Step};
 use super::ranges::bytes_of;
 use super::staging::Staging;
 use super::upload::Upload;
-use crate::lease::writer::retry_if_revoked;
 use crate::names::{ImageName, Reference};
 use crate::parallel::cores;
 use crate::record::{self, Stamp};
@@ -81,10 +80,7 @@ pub(super) struct Job<'a> {
 
 /// Publishes `write` as the next version of `image`.
 pub(super) fn publish(repository: &Repository, image: &ImageName, write: &Write<'_>) -> Result<Committed> {
-    retry_if_revoked(|| {
-        let upload = Upload::begin(repository, write.stamp)?;
-        Job { repository, image, write, upload: &upload }.run()
-    })
+    Upload::retrying(repository, write.stamp, |upload| Job { repository, image, write, upload }.run())
 }
 
 impl<'a> Job<'a> {

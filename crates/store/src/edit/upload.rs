@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use base::Result;
+use base::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use image::{Manifest, ObjectRef, ObjectSink};
 
 use crate::backend::Created;
-use crate::lease::writer::Writer;
+use crate::lease::writer::{Writer, again};
 use crate::names::ImageName;
 use crate::record::Stamp;
 use crate::repository::Repository;
@@ -25,6 +25,20 @@ impl<'a> Upload<'a> {
     pub(super) fn begin(repository: &'a Repository, stamp: &Stamp) -> Result<Self> {
         let writer = Writer::share(repository, &repository.blobs().writer, stamp)?;
         Ok(Self { repository, writer, bytes: AtomicU64::new(0) })
+    }
+
+    /// Runs `work` with an upload, and again from its start with a new one if a prune revoked its lease.
+    pub(super) fn retrying<T>(
+        repository: &Repository,
+        stamp: &Stamp,
+        work: impl FnMut(&Upload<'_>) -> Result<T>,
+    ) -> Result<T> {
+        // The lease tells, too: the error may be about an object that the prune has deleted. And the error tells if
+        // the lease can't be used since the outcome of another write under it is not known.
+        let is_lost = |upload: &Upload<'_>, error: &Error| {
+            error.kind() == ErrorKind::Revoked || upload.writer.is_revoked()
+        };
+        again(|| Upload::begin(repository, stamp), is_lost, || (), work)
     }
 
     /// Makes everything put before durable; shares one flush with other threads that call this at the same time.
@@ -52,5 +66,27 @@ impl ObjectSink for Upload<'_> {
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.bytes.fetch_add(bytes.len() as u64, Relaxed);
         self.writer.put(object, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Location;
+
+    #[test]
+    fn a_write_under_a_lease_that_can_not_be_used_any_more_begins_again() {
+        let repository = Repository::create(&Location::Memory).unwrap();
+        let stamp = Stamp { created: "now".to_owned(), creator: "a test".to_owned() };
+        let failing = |kind| {
+            let mut starts = 0;
+            let error = Upload::retrying(&repository, &stamp, |_| -> Result<()> {
+                starts += 1;
+                Err(Error::new(kind, "on purpose"))
+            });
+            (error.unwrap_err().kind(), starts)
+        };
+        assert_eq!(failing(ErrorKind::Revoked), (ErrorKind::Revoked, 3));
+        assert_eq!(failing(ErrorKind::NotFound), (ErrorKind::NotFound, 1));
     }
 }

@@ -21,15 +21,28 @@ use crate::versions::{RACES_MAX, next};
 /// How often work is started if a prune revokes its lease.
 const STARTS_MAX: u32 = 3;
 
-/// Runs `once`, which begins a writer, and runs it again from the start if a prune revoked that writer's lease.
-pub(crate) fn retry_if_revoked<T>(mut once: impl FnMut() -> Result<T>) -> Result<T> {
+/// Runs `work` under the lease that `begin` takes. If it fails since that `is_lost`, calls `told` and starts again with
+/// a new lease, [`STARTS_MAX`] times in all.
+pub(crate) fn again<L, T, E: From<Error>>(
+    begin: impl Fn() -> Result<L>,
+    is_lost: impl Fn(&L, &E) -> bool,
+    told: impl Fn(),
+    mut work: impl FnMut(&L) -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
     for _ in 1..STARTS_MAX {
-        match once() {
+        match begin() {
             Err(error) if error.kind() == ErrorKind::Revoked => {}
-            outcome => return outcome,
+            begun => {
+                let lease = begun?;
+                match work(&lease) {
+                    Err(error) if is_lost(&lease, &error) => {}
+                    outcome => return outcome,
+                }
+            }
         }
+        told();
     }
-    once()
+    work(&begin()?)
 }
 
 /// Adds objects and versions to a repository until it is dropped. Any number of threads may use it at the same time.
@@ -93,18 +106,10 @@ impl Writer {
         repository: &Repository,
         stamp: &Stamp,
         told: impl Fn(),
-        mut work: impl FnMut(&Self) -> std::result::Result<T, E>,
+        work: impl FnMut(&Self) -> std::result::Result<T, E>,
     ) -> std::result::Result<T, E> {
-        for _ in 1..STARTS_MAX {
-            let writer = Self::begin(repository, stamp)?;
-            let outcome = work(&writer);
-            // Check the lease, not the error: the first error may be about an object that the prune has deleted.
-            if outcome.is_ok() || !writer.is_revoked() {
-                return outcome;
-            }
-            told();
-        }
-        work(&Self::begin(repository, stamp)?)
+        // The lease tells, and not the error alone: it may be about an object that the prune has deleted.
+        again(|| Self::begin(repository, stamp), |writer: &Self, _| writer.is_revoked(), told, work)
     }
 
     /// [`Self::begin`] without the thread that appends `alive` every minute: the caller must call [`Self::beat`].
@@ -311,5 +316,47 @@ impl ObjectSink for Writer {
     /// Stores the object; it is durable when a version is published.
     fn put(&self, object: &ObjectRef, bytes: Bytes) -> Result<()> {
         self.store(object, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Location;
+    use crate::lease::revoke;
+
+    /// Of the two errors that follow a revocation, the first may be about an object that the prune has deleted.
+    #[test]
+    fn work_begins_again_whatever_it_failed_with_since_its_lease_was_revoked() {
+        let repository = Repository::create(&Location::Memory).unwrap();
+        let stamp = Stamp { created: "now".to_owned(), creator: "a test".to_owned() };
+        let mut starts = 0;
+        let done = Writer::retrying(
+            &repository,
+            &stamp,
+            || (),
+            |writer| -> Result<u32> {
+                starts += 1;
+                if starts == 1 {
+                    let lease = &writer.lease;
+                    revoke(&repository, lease.epoch(), lease.number, 2)?;
+                    assert_eq!(writer.beat().unwrap_err().kind(), ErrorKind::Revoked);
+                    return Err(Error::new(ErrorKind::NotFound, "there is no such object"));
+                }
+                Ok(starts)
+            },
+        );
+        assert_eq!(done.unwrap(), 2);
+        let mut failed = 0;
+        let error = Writer::retrying(
+            &repository,
+            &stamp,
+            || (),
+            |_| -> Result<()> {
+                failed += 1;
+                Err(Error::new(ErrorKind::NotFound, "there is no such object"))
+            },
+        );
+        assert_eq!((error.unwrap_err().kind(), failed), (ErrorKind::NotFound, 1));
     }
 }
