@@ -10,6 +10,8 @@ use net::multicast::budget::Budget;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::limits::bucket::Bucket;
+
 /// An address gets one part while the sessions send this many.
 const SESSION_PARTS: u64 = 3;
 /// All addresses together get one part while the sessions send this many: at most half of the link.
@@ -35,13 +37,6 @@ struct Buckets {
     addresses: HashMap<IpAddr, Bucket>,
 }
 
-/// What may be sent now, in bytes; below zero after a piece that was larger.
-#[derive(Clone, Copy)]
-struct Bucket {
-    bytes: i64,
-    filled_at: Instant,
-}
-
 impl AddressShare {
     /// The limits beside the sessions of `budget`.
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
@@ -65,35 +60,27 @@ impl Buckets {
     fn take(&mut self, address: IpAddr, bytes: usize, sessions: u64, now: Instant) -> Result<(), Duration> {
         let Self { total, addresses } = self;
         if addresses.len() >= ADDRESSES_MAX {
-            addresses.retain(|_, bucket| now.duration_since(bucket.filled_at) < SAVED);
+            addresses.retain(|_, bucket| now.duration_since(bucket.filled_at()) < SAVED);
         }
         let bytes_per_second = |parts: u64| (sessions / parts).max(RATE_MIN) / 8;
-        let empty = Bucket { bytes: 0, filled_at: now };
-        let own = addresses.entry(address.to_canonical()).or_insert(empty);
-        own.fill(bytes_per_second(SESSION_PARTS), now)?;
-        let total = total.get_or_insert(empty);
-        total.fill(bytes_per_second(TOTAL_PARTS), now)?;
-        for bucket in [own, total] {
-            bucket.bytes = bucket.bytes.saturating_sub_unsigned(bytes as u64);
-        }
+        let own = addresses.entry(address.to_canonical()).or_insert(Bucket::new(now));
+        fill(own, bytes_per_second(SESSION_PARTS), now)?;
+        let total = total.get_or_insert(Bucket::new(now));
+        fill(total, bytes_per_second(TOTAL_PARTS), now)?;
+        own.take(bytes as u64);
+        total.take(bytes as u64);
         Ok(())
     }
 }
 
-impl Bucket {
-    /// Adds what came since the last call; or returns how long to wait, if it is still empty.
-    fn fill(&mut self, bytes_per_second: u64, now: Instant) -> Result<(), Duration> {
-        let in_time = |time: Duration| {
-            i64::try_from(u128::from(bytes_per_second) * time.as_micros() / 1_000_000).unwrap_or(i64::MAX)
-        };
-        let filled = self.bytes.saturating_add(in_time(now.duration_since(self.filled_at)));
-        (self.bytes, self.filled_at) = (filled.min(in_time(SAVED)), now);
-        if self.bytes < 0 {
-            let missing = self.bytes.unsigned_abs().saturating_mul(1_000_000) / bytes_per_second.max(1);
-            return Err(Duration::from_micros(missing).clamp(Duration::from_millis(1), STEP));
-        }
-        Ok(())
+/// Fills the bucket; or returns how long to wait, if it is still empty.
+fn fill(bucket: &mut Bucket, bytes_per_second: u64, now: Instant) -> Result<(), Duration> {
+    let bytes = bucket.fill(bytes_per_second, SAVED, now);
+    if bytes < 0 {
+        let missing = bytes.unsigned_abs().saturating_mul(1_000_000) / bytes_per_second.max(1);
+        return Err(Duration::from_micros(missing).clamp(Duration::from_millis(1), STEP));
     }
+    Ok(())
 }
 
 #[cfg(test)]

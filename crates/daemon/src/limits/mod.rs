@@ -6,9 +6,11 @@
 //! paced          answers that the kernel sends at a rate
 //! write_timeout  connections whose client reads nothing
 //! per_address    counts by address, and by network of IPv6
+//! bucket         bytes at a rate
 //! ```
 
 pub(crate) mod address_share;
+mod bucket;
 pub(crate) mod paced;
 pub(crate) mod per_address;
 pub(crate) mod unicast_share;

@@ -11,6 +11,7 @@ use net::multicast::budget::Budget;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::limits::bucket::Bucket;
 use crate::limits::per_address::Shares;
 use crate::problem::Failure;
 
@@ -35,7 +36,7 @@ pub(crate) struct UnicastShare {
 impl UnicastShare {
     /// The limit beside the sessions of `budget`.
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
-        let bucket = Mutex::new(Bucket { bytes: 0, filled_at: Instant::now() });
+        let bucket = Mutex::new(Bucket::new(Instant::now()));
         Self { budget, bucket, turns: Shares::default() }
     }
 
@@ -47,7 +48,7 @@ impl UnicastShare {
         let allowed = async {
             let _turn = self.turns.take(address, TURNS_OF_ADDRESS, 1).await;
             let mut bucket = self.bucket.lock().await;
-            while !bucket.take(bytes, self.rate(), Instant::now()) {
+            while !take(&mut bucket, bytes, self.rate(), Instant::now()) {
                 sleep(STEP).await;
             }
         };
@@ -74,30 +75,15 @@ fn paced(rate: u64) -> u64 {
     rate.max(PACE_MIN)
 }
 
-/// A token bucket, which fills at the rate that is left for unicast.
-struct Bucket {
-    /// Bytes that may be sent now. Below zero after an object that was larger.
-    bytes: i64,
-    filled_at: Instant,
-}
-
-impl Bucket {
-    /// Takes `bytes` if there are any left at `now`, and `rate` bits per second are left for unicast; `None` if there
-    /// is no limit. True if the object may be sent.
-    fn take(&mut self, bytes: u64, rate: Option<u64>, now: Instant) -> bool {
-        let Some(rate) = rate else { return true };
-        let per_second = u128::from(rate / 8);
-        let in_time =
-            |time: Duration| i64::try_from(per_second * time.as_micros() / 1_000_000).unwrap_or(i64::MAX);
-        let most = in_time(SAVED);
-        self.bytes = self.bytes.saturating_add(in_time(now - self.filled_at)).min(most);
-        self.filled_at = now;
-        let may = self.bytes > 0;
-        if may {
-            self.bytes = self.bytes.saturating_sub_unsigned(bytes);
-        }
-        may
+/// Takes `bytes` if there are any left at `now`, and `rate` bits per second are left for unicast; `None` if there is no
+/// limit. True if the object may be sent.
+fn take(bucket: &mut Bucket, bytes: u64, rate: Option<u64>, now: Instant) -> bool {
+    let Some(rate) = rate else { return true };
+    let may = bucket.fill(rate / 8, SAVED, now) > 0;
+    if may {
+        bucket.take(bytes);
     }
+    may
 }
 
 #[cfg(test)]
@@ -115,18 +101,19 @@ mod tests {
         const RATE: u64 = 10_000_000;
         const OBJECT: u64 = 90_000;
         let begin = Instant::now();
-        let mut bucket = Bucket { bytes: 0, filled_at: begin };
+        let mut bucket = Bucket::new(begin);
         let mut sent = 0;
         for millis in 0..60_000 {
             let now = begin + Duration::from_millis(millis);
-            sent += if bucket.take(OBJECT, Some(RATE), now) { OBJECT } else { 0 };
+            sent += if take(&mut bucket, OBJECT, Some(RATE), now) { OBJECT } else { 0 };
         }
         let share = RATE / 8 * 60;
         assert!((share..share + 2 * OBJECT).contains(&sent), "{sent} bytes instead of {share}");
         // What was not used for a long time is not all kept.
         let later = begin + Duration::from_secs(1000);
-        let burst = (0..).take_while(|_| bucket.take(OBJECT, Some(RATE), later)).count() as u64 * OBJECT;
+        let burst =
+            (0..).take_while(|_| take(&mut bucket, OBJECT, Some(RATE), later)).count() as u64 * OBJECT;
         assert!(burst <= RATE / 8 / 4 + OBJECT, "{burst} bytes at once");
-        assert!((0..1000).all(|_| bucket.take(OBJECT, None, later)));
+        assert!((0..1000).all(|_| take(&mut bucket, OBJECT, None, later)));
     }
 }
