@@ -1,7 +1,7 @@
 //! Ethernet frames that an agent on a switch lifts, changes and sends on.
 
 use net::mac::Mac;
-use net::switch::frame::{Datagram, Target as To, read, redirect, settle, write};
+use switch::frame::{Datagram, Target as To, read, redirect, settle, write};
 
 use crate::Target;
 

@@ -11,10 +11,11 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("store", &["base", "image", "proto"]),
     ("cluster", &["base", "proto"]),
     ("net", &["base", "image", "proto"]),
+    ("switch", &["base", "net", "proto"]),
     ("torrent", &["base", "disk", "image"]),
     ("mirror", &["base", "disk", "image", "net", "store"]),
     ("daemon", &["base", "cluster", "disk", "image", "mirror", "net", "store", "torrent"]),
-    ("cli", &["base", "cluster", "daemon", "disk", "image", "mirror", "net", "store", "torrent"]),
+    ("cli", &["base", "cluster", "daemon", "disk", "image", "mirror", "net", "store", "switch", "torrent"]),
 ];
 
 /// Crates that are not shipped: they may import every crate that they measure or drive.

@@ -33,13 +33,6 @@ impl Clock {
     }
 }
 
-/// The kernel's `CLOCK_MONOTONIC`, in nanoseconds, as its own programs see it.
-#[cfg(feature = "ebpf")]
-pub(crate) fn monotonic_nanoseconds() -> u64 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    now.map_or(0, |now| u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX))
-}
-
 /// Tells everything that works on a job to stop.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(std::sync::Arc<AtomicBool>);

@@ -15,7 +15,7 @@ pub mod multicast;
 mod neighbour;
 pub mod netboot;
 pub mod pace;
-mod packet_socket;
+pub mod packet_socket;
 pub mod patch;
 pub mod peer;
 pub mod pieces;
@@ -23,7 +23,6 @@ pub mod probe;
 pub mod profile;
 pub mod recent;
 mod send_queue;
-pub mod switch;
 pub mod tcp;
 #[cfg(test)]
 mod testbed;

@@ -8,7 +8,7 @@ use nix::libc;
 use socket2::Socket;
 
 /// Does not hear what this machine sends.
-pub(crate) fn ignore_outgoing(socket: &Socket) -> io::Result<()> {
+pub fn ignore_outgoing(socket: &Socket) -> io::Result<()> {
     set(socket, libc::PACKET_IGNORE_OUTGOING, &1_i32)
 }
 

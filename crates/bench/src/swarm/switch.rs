@@ -7,10 +7,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use lab::{Star, StarOptions};
-use net::switch::{Choice, SwitchAgent, SwitchOptions, SwitchStatus};
 use proto::multicast::Key;
 use proto::peer::{AVOIDED_MAX, MemberId, Packet, Part, Report, Request, SwarmId, Window, seal_packet};
 use serde_json::json;
+use switch::{Choice, SwitchAgent, SwitchOptions, SwitchStatus};
 
 use super::RUNS;
 use crate::context::Context;
@@ -131,7 +131,7 @@ fn userspace(_: &Context) -> Result<Vec<Figure>> {
 #[cfg(feature = "ebpf")]
 fn kernel(_: &Context) -> Result<Vec<Figure>> {
     use net::mac::Mac;
-    use net::switch::frame::{Datagram, write};
+    use switch::frame::{Datagram, write};
 
     let address = |text: &str| -> Result<SocketAddr> { Ok(text.parse()?) };
     let (from, server) = (address("10.77.0.9:7700")?, address("10.77.0.1:7717")?);
@@ -140,7 +140,7 @@ fn kernel(_: &Context) -> Result<Vec<Figure>> {
         write(&datagram, Mac([1; 6]), payload).ok_or("one family, and short")
     };
     let nanoseconds = |frame: &[u8], runs, repeat, is_request: bool| -> Result<Vec<f64>> {
-        let times = net::switch::measure(server, SWARM, frame, (runs, repeat))?;
+        let times = switch::measure(server, SWARM, frame, (runs, repeat))?;
         let right = times.iter().all(|(_, redirected)| *redirected == is_request);
         let times = times.iter().map(|(time, _)| time.as_secs_f64() * 1e9).collect();
         if right { Ok(times) } else { Err("the program redirects requests, and nothing else".into()) }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use net::switch::{Choice, SwitchAgent, SwitchOptions, SwitchStatus};
 use serde_json::{Value, json};
+use switch::{Choice, SwitchAgent, SwitchOptions, SwitchStatus};
 
 use super::Context;
 use crate::exit::Result;

@@ -9,7 +9,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
-use crate::mac::Mac;
+use net::mac::Mac;
 
 /// Most bytes of a part of an answer: the kernel fills pages, of 32 KiB at most.
 const PART_BYTES: usize = 32 << 10;

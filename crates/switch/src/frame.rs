@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 
-use crate::mac::Mac;
+use net::mac::Mac;
 
 /// Addresses of both ends, and the type of what follows.
 const ETHERNET_BYTES: usize = 14;
@@ -237,7 +237,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A frame with a right checksum.
-    pub(in crate::switch) fn frame(source: Mac, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    pub(crate) fn frame(source: Mac, from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
         write(&Datagram { source, from, to, payload: 0..payload.len() }, Mac([2; 6]), payload).unwrap()
     }
 

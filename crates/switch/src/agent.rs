@@ -11,7 +11,7 @@ use proto::peer::{
 };
 
 use super::frame::{self, Target};
-use crate::mac::Mac;
+use net::mac::Mac;
 
 /// A member that is silent for this time is forgotten, as at the server.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(6);
@@ -266,8 +266,8 @@ mod tests {
     use proto::peer::{AVOIDED_MAX, Part, Window, seal_packet};
 
     use super::*;
-    use crate::switch::frame::read;
-    use crate::switch::frame::tests::frame;
+    use crate::frame::read;
+    use crate::frame::tests::frame;
 
     const SERVER: &str = "10.77.0.1:7717";
     const SWARM: SwarmId = SwarmId(7);

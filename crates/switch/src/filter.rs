@@ -157,9 +157,9 @@ pub(super) mod tests {
     use proto::peer::{AVOIDED_MAX, MemberId, Packet, Part, Request, SwarmId, seal_packet};
 
     use super::*;
-    use crate::mac::Mac;
-    use crate::switch::frame::read;
-    use crate::switch::frame::tests::frame;
+    use crate::frame::read;
+    use crate::frame::tests::frame;
+    use net::mac::Mac;
 
     /// What `program` returns for a frame (without a tag), as the kernel runs it.
     fn run(program: &[Instruction], frame: &[u8]) -> bool {
@@ -192,7 +192,7 @@ pub(super) mod tests {
         }
     }
 
-    pub(in crate::switch) fn request(direct: bool) -> Vec<u8> {
+    pub(crate) fn request(direct: bool) -> Vec<u8> {
         let part = Part { batch: 3, mask: 9 };
         let request = Request { part, avoided: [MemberId(0); AVOIDED_MAX], blamed: 0, direct, scouts: false };
         seal_packet(&Key([1; 16]), SwarmId(7), MemberId(8), 1, &Packet::Request(request))

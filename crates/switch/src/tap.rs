@@ -12,7 +12,7 @@ use nix::sys::socket::{LinkAddr, recvfrom};
 use socket2::{Domain, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
 
 use super::filter;
-use crate::packet_socket::ignore_outgoing;
+use net::packet_socket::ignore_outgoing;
 
 /// `ETH_P_ALL`: taken before the bridge.
 const ALL_PROTOCOLS: u16 = 3;

@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use lab::{Star, StarOptions, SwitchOptions};
-use net::switch::{Choice, SwitchAgent, SwitchOptions as AgentOptions};
 use proto::multicast::Key;
 use proto::peer::{AVOIDED_MAX, MemberId, Packet, Part, Report, Request, SwarmId, Window, peek, seal_packet};
+use switch::{Choice, SwitchAgent, SwitchOptions as AgentOptions};
 
 const SWARM: SwarmId = SwarmId(7);
 const OBJECTS: u32 = 64;

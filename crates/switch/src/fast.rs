@@ -17,8 +17,7 @@ use proto::peer::{BATCH_OBJECTS, Contact, MemberId, Report, SwarmId, Window};
 use super::agent::{Agent, Change, Heard};
 use super::ports::{Bridge, Port};
 use super::rules::ALIVE;
-use crate::clock;
-use crate::mac::Mac;
+use net::mac::Mac;
 
 /// Bounds, as in the program. What does not fit goes to the server.
 const SWARMS: usize = 64;
@@ -115,7 +114,7 @@ impl Fast {
     pub(super) fn renew(&mut self) -> bool {
         let alive = u64::try_from(ALIVE.as_nanos()).expect("two seconds");
         let mut config = [0; CONFIG_BYTES];
-        config[..8].copy_from_slice(&(clock::monotonic_nanoseconds() + alive).to_ne_bytes());
+        config[..8].copy_from_slice(&(monotonic_nanoseconds() + alive).to_ne_bytes());
         config[8..24].copy_from_slice(&address(self.server.ip()));
         config[24..26].copy_from_slice(&self.server.port().to_be_bytes());
         config[26] = u8::from(self.server.is_ipv4());
@@ -323,4 +322,10 @@ fn address(address: IpAddr) -> [u8; 16] {
         IpAddr::V6(v6) => bytes = v6.octets(),
     }
     bytes
+}
+
+/// The kernel's `CLOCK_MONOTONIC`, in nanoseconds, as its own programs see it.
+fn monotonic_nanoseconds() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |now| u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX))
 }

@@ -14,7 +14,7 @@ use base::{Error, ErrorKind, Result};
 
 use super::filter;
 use super::ports::Port;
-use crate::clock::{Clock, Stop};
+use net::clock::{Clock, Stop};
 
 /// After this time without [`Rules::renew`] nothing is held back.
 pub(super) const ALIVE: Duration = Duration::from_secs(2);

@@ -17,9 +17,9 @@ use super::no_fast::Fast;
 use super::ports::{Bridge, Choice, Port};
 use super::rules::{ALIVE, Rules};
 use super::tap::Tap;
-use crate::clock::Clock;
-use crate::udp;
-use crate::waker::Waker;
+use net::clock::Clock;
+use net::udp;
+use net::waker::Waker;
 
 /// Time between two renewals of the rules.
 const TICK: Duration = Duration::from_millis(500);

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCE: &str = "src/switch/redirect.bpf.c";
+const SOURCE: &str = "src/redirect.bpf.c";
 /// Releases 14, 15 and 16 take all memory when they optimise the program. 17 and 18 were not tried.
 const RELEASE_LEAST: u32 = 19;
 
