@@ -195,29 +195,42 @@ fn a_deploy_by_agents_has_waves_variables_and_attempts() {
     let mut agents: Vec<Running> = (1..=4).map(|host| site.agent(host)).collect();
     site.admit(4);
     drop(agents.pop());
-    // What is in the way of the third one is taken away by the command before its second attempt.
-    std::fs::create_dir(site.bench.path("host3.img")).unwrap();
+    // The command after fails in the first attempt of the third one.
     std::fs::write(
         site.bench.path("hosts.ini"),
         "[some]\nhost[1:3]\n[some:vars]\nkind=img\n[others]\nhost4 kind=raw\n",
     )
     .unwrap();
-    let mark = site.path("seen-{host}");
-    let before = format!("if [ -e {mark} ]; then rmdir $DISKCAST_TARGET; fi; touch {mark}; true");
+    let (before, mark) = (format!("touch {}", site.path("before-{host}")), site.path("after-host3"));
+    let after = format!("if [ {{host}} = host3 ] && ! [ -e {mark} ]; then touch {mark}; exit 1; fi");
     let (target, inventory) = (site.path("{host}.{kind}"), site.path("hosts.ini"));
     let words =
         ["deploy", "web", "--to", "some,others", "--agents", "--inventory", &inventory, "--target", &target];
     let (exit, plan) = site.manage(&[&words[..], &["--wave", "2", "-n"]].concat());
     assert_eq!((exit, plan.len(), &plan[2]["wave"]), (Some(0), 4, &serde_json::json!(2)), "{plan:#?}");
     let again = site.path("again");
-    let rest =
-        ["--before", &before, "--wave", "2", "--attempts", "2", "--silence", "8s", "--retry-file", &again];
+    let rest = [
+        "--before",
+        &before,
+        "--after",
+        &after,
+        "--wave",
+        "2",
+        "--attempts",
+        "2",
+        "--silence",
+        "8s",
+        "--retry-file",
+        &again,
+    ];
     let (exit, said) = site.manage(&[&words[..], &rest].concat());
     assert_eq!(exit, Some(3), "{said:#?}");
     for host in ["host1", "host2", "host3"] {
         assert_eq!(of(&said, host)["state"], "ready", "{said:#?}");
         assert_same(&site.disk, &site.bench.path(&format!("{host}.img")));
+        assert!(site.bench.path(&format!("before-{host}")).exists());
     }
+    assert!(site.bench.path("after-host3").exists());
     assert_eq!(of(&said, "host4")["state"], "failed", "{said:#?}");
     let order =
         |host: &str| said.iter().position(|one| one["type"] == "host" && one["host"] == host).unwrap();
@@ -233,6 +246,20 @@ fn a_deploy_by_agents_has_waves_variables_and_attempts() {
     assert_same(&site.disk, &site.bench.path("host4.raw"));
     let (exit, said) = site.manage(&["deploy", "web", "--to", "nobody", "--agents", "--target", &target]);
     assert_eq!(exit, Some(10), "{said:#?}");
+}
+
+#[test]
+fn what_would_fail_again_is_not_tried_again_by_agents() {
+    let Some(site) = Site::new(1, 1) else { return };
+    let _agent = site.agent(1);
+    site.admit(1);
+    // A folder is in the way: that is refused.
+    std::fs::create_dir(site.bench.path("host1.img")).unwrap();
+    let before = format!("echo attempt >>{}", site.path("attempts"));
+    let words = ["deploy", "web", "--to", "host1", "--agents", "--target", &site.path("{host}.img")];
+    let (exit, said) = site.manage(&[&words[..], &["--before", &before, "--attempts", "3"]].concat());
+    assert_eq!((exit, of(&said, "host1")["state"].as_str()), (Some(1), Some("failed")), "{said:#?}");
+    assert_eq!(std::fs::read_to_string(site.bench.path("attempts")).unwrap(), "attempt\n");
 }
 
 #[test]

@@ -276,7 +276,7 @@ fn a_neighbour_gets_neither_the_job_of_a_machine_nor_its_token() {
             signature: signed.map(|(key, nonce)| key.sign(nonce, mac)),
             working,
             progress: None,
-            outcome: done.map(|job| JobOutcome { job, failure: None, log: None }),
+            outcome: done.map(|job| JobOutcome { job, failure: None, exit: None, log: None }),
         };
         manager.call_of_machine(&call).unwrap()
     };

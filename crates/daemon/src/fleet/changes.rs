@@ -235,6 +235,7 @@ impl Table {
                 window: request.window,
                 stage: JobStage::Queued,
                 reason: None,
+                exit: None,
             };
             self.record(*mac).job = Some(job);
             self.machines.entry(*mac).or_default().expected = None;

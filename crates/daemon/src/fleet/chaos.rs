@@ -133,7 +133,7 @@ impl World {
             runs: false,
             network: None,
         };
-        let outcome = done.map(|job| JobOutcome { job, failure: None, log: None });
+        let outcome = done.map(|job| JobOutcome { job, failure: None, exit: None, log: None });
         let call = Call {
             facts: &facts,
             key,

@@ -191,6 +191,7 @@ impl Machine {
             outcome.job == job.job && job.stage == JobStage::Taken && begun_by.as_deref() == Some(call.key)
         }) {
             job.stage = if outcome.failure.is_some() { JobStage::Failed } else { JobStage::Done };
+            job.exit = outcome.exit.filter(|_| outcome.failure.is_some());
             job.reason = outcome
                 .failure
                 .as_deref()
@@ -230,7 +231,7 @@ impl Machine {
         let Some(job) = &mut self.record.job else { return Task::Wait(NOTHING.to_owned()) };
         if !has_begun {
             // One that was missed while it booted is there after all.
-            (job.stage, job.reason) = (JobStage::Queued, None);
+            (job.stage, job.reason, job.exit) = (JobStage::Queued, None, None);
         }
         if why.is_none() && !has_begun {
             self.arrived = self.arrived.filter(|(with, _)| *with == job.with).or(Some((job.with, now.at)));
@@ -239,7 +240,7 @@ impl Machine {
             self.expected = Some((now.at, Last::Wait));
             return Task::Wait(why);
         }
-        (job.stage, job.reason) = (JobStage::Taken, None);
+        (job.stage, job.reason, job.exit) = (JobStage::Taken, None, None);
         let job = job.clone();
         self.hold(job.job, call, now.at);
         match call.working == Some(job.job) {

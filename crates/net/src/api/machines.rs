@@ -95,6 +95,9 @@ pub struct JobOutcome {
     /// Why it failed; none if it is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// The exit code of `diskcast` with which it failed. Agents of before say none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<u8>,
     /// The end of what the machine's console showed of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
@@ -273,6 +276,9 @@ pub struct JobStatus {
     /// Why it failed, or what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The exit code of `diskcast` with which it failed, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<u8>,
 }
 
 impl Work {

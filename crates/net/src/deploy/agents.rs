@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use proto::deploy::Said;
 
 use super::attempt::number_of;
+use super::program::may_help;
 use crate::api::{HostJob, JobRequest, JobStage, JobStatus, MachineChange, MachineStatus, Power, Put, Work};
 use crate::client::Client;
 
@@ -245,7 +246,7 @@ impl Attempt {
                 Ok(root) => Said::Ready { root },
                 Err(_) => Said::Failed { why: "its job named no content".to_owned(), again: false },
             },
-            News::Failed(why) => Said::Failed { why, again: true },
+            News::Failed(why, exit) => Said::Failed { why, again: exit.is_none_or(may_help) },
             News::Gone => {
                 Said::Failed { why: "its job was taken back, or another one given".to_owned(), again: false }
             }
@@ -261,9 +262,14 @@ impl Attempt {
 enum News {
     Nothing,
     Alive,
-    Progress { step: u8, done: u64, total: u64 },
+    Progress {
+        step: u8,
+        done: u64,
+        total: u64,
+    },
     Done,
-    Failed(String),
+    /// Why, and with which exit code.
+    Failed(String, Option<u8>),
     Gone,
 }
 
@@ -272,7 +278,7 @@ fn news(number: u64, machine: &MachineStatus) -> News {
     let calls = machine.called_seconds_ago.is_some_and(|seconds| seconds <= SILENT_SECONDS);
     match (job.stage, &machine.progress) {
         (JobStage::Done | JobStage::Back, _) => News::Done,
-        (JobStage::Failed, _) => News::Failed(job.reason.clone().unwrap_or_default()),
+        (JobStage::Failed, _) => News::Failed(job.reason.clone().unwrap_or_default(), job.exit),
         (JobStage::Lost, _) => News::Nothing,
         (JobStage::Queued | JobStage::Taken, _) if !calls => News::Nothing,
         (JobStage::Taken, Some(progress)) => News::Progress {
@@ -334,7 +340,7 @@ mod tests {
         assert_eq!(news(7, &status("taken", Some(99), Some(progress))), News::Nothing);
         assert_eq!(news(7, &status("lost", Some(0), None)), News::Nothing);
         assert_eq!(news(7, &status("done", None, None)), News::Done);
-        assert_eq!(news(7, &status("failed", None, None)), News::Failed("no room".to_owned()));
+        assert_eq!(news(7, &status("failed", None, None)), News::Failed("no room".to_owned(), None));
         assert_eq!(news(8, &status("done", None, None)), News::Gone);
     }
 

@@ -141,6 +141,7 @@ impl<'a> Jobs<'a> {
         if self.stop.is_stopped() && done.is_err() {
             return None;
         }
+        let exit = done.as_ref().err().map(|failure| failure.exit as u8);
         let failure = done.err().map(|Failure { message, hint, .. }| {
             let hint = hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
             let mut words = format!("{message}{hint}");
@@ -148,7 +149,7 @@ impl<'a> Jobs<'a> {
             words
         });
         log.add(failure.as_deref().unwrap_or("done"));
-        Some(JobOutcome { job: number, failure, log: log.into_text() })
+        Some(JobOutcome { job: number, failure, exit, log: log.into_text() })
     }
 }
 

@@ -52,8 +52,8 @@ pub(super) fn run(
             HostWord::Ready { .. } => {
                 last = Some(Err(Failure::new(Exit::Verification, "the server sent another version")));
             }
-            HostWord::Failed { message, hint, .. } => {
-                let failure = Failure::new(Exit::Failed, message);
+            HostWord::Failed { message, hint, exit } => {
+                let failure = Failure::new(Exit::of_code(exit), message);
                 last = Some(Err(if let Some(hint) = hint { failure.hint(hint) } else { failure }));
             }
         }

@@ -120,11 +120,12 @@ impl<'a> Agent<'a> {
                     let how_far = || far.lock().clone();
                     let done =
                         self.caller.at_work(job, &how_far, &|_| {}, || task.run(&work, &far, &mut log));
+                    let exit = done.as_ref().err().map(|failure| failure.exit as u8);
                     let failure = done.err().map(|failure| failure.message);
                     if let Some(why) = &failure {
                         output.warning(why);
                     }
-                    outcome = Some(JobOutcome { job, failure, log: log.into_text() });
+                    outcome = Some(JobOutcome { job, failure, exit, log: log.into_text() });
                     is_shell = work == Work::Shell;
                 }
             }

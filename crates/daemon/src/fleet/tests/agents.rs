@@ -40,7 +40,7 @@ fn an_agent_takes_jobs_for_its_system_and_leaves_others_to_the_one_that_boots() 
     assert_eq!(given.options, words(&["--hostname", "one"]));
     // Its answer was lost, or the agent was started again.
     assert!(matches!(told_agent(&mut table, None, 2103), (Task::Work(again), true) if again.job == job.job));
-    let done = JobOutcome { job: job.job, failure: None, log: None };
+    let done = JobOutcome { job: job.job, failure: None, exit: None, log: None };
     assert_eq!(told_agent(&mut table, Some(&done), 2104).0, Task::Wait("the job `put web@3` is done".into()));
     assert_eq!(stage(&table, ONE), JobStage::Done);
 
@@ -55,7 +55,7 @@ fn an_agent_takes_jobs_for_its_system_and_leaves_others_to_the_one_that_boots() 
     assert_eq!(stage(&table, ONE), JobStage::Lost);
     table.seen(ONE, Step::Firmware, at(2380));
     assert!(matches!(told(&mut table, ONE, "boots again", None, 2390), Task::Work(_)));
-    let done = JobOutcome { job: job.job, failure: None, log: None };
+    let done = JobOutcome { job: job.job, failure: None, exit: None, log: None };
     assert_eq!(told(&mut table, ONE, "boots again", Some(&done), 2391), Task::Start);
     assert_eq!(told_agent(&mut table, None, 2490).0, nothing());
     assert_eq!(stage(&table, ONE), JobStage::Back);

@@ -107,7 +107,7 @@ fn a_machine_is_admitted_gets_its_job_once_and_starts_from_its_disk() {
     let Task::Work(job) = told(&mut table, ONE, "k", None, 5) else { panic!("no job") };
     assert_eq!((&job.work, stage(&table, ONE)), (&install(), JobStage::Taken));
     assert_eq!(deploy(&mut table, &["*"], 6).unwrap_err().kind(), ErrorKind::Refused, "it is at work");
-    let done = JobOutcome { job: job.job, failure: None, log: None };
+    let done = JobOutcome { job: job.job, failure: None, exit: None, log: None };
     assert_eq!(told(&mut table, ONE, "k", Some(&done), 7), Task::Start);
     // It boots again, and is not installed again.
     assert!(!table.boots_ours(ONE, 0));
@@ -132,7 +132,7 @@ fn who_has_no_proof_or_another_key_gets_nothing() {
     assert!(matches!(told(&mut table, ONE, "k", None, 3), Task::Work(_)));
     // While it is at work, another machine says that it is the same one: it gets no token, and ends no job.
     let job = table.list(at(3)).machines[0].job.as_ref().unwrap().job;
-    let lie = JobOutcome { job, failure: Some("no".into()), log: None };
+    let lie = JobOutcome { job, failure: Some("no".into()), exit: None, log: None };
     let Task::Wait(why) = told(&mut table, ONE, "other", Some(&lie), 4) else { panic!("a liar gets a job") };
     assert!(why.contains("another machine"), "{why}");
     assert_eq!(stage(&table, ONE), JobStage::Taken);
@@ -158,7 +158,7 @@ fn a_machine_at_work_gets_no_second_order_and_only_its_own_word_ends_a_job() {
     // After a minute of silence it counts as lost, and goes on where it was.
     assert_eq!(say(None, Some(job.job), true, 200), (at_work(), false));
     assert!(matches!(say(None, None, true, 201), (Task::Work(again), false) if again.job == job.job));
-    let done = JobOutcome { job: job.job, failure: None, log: None };
+    let done = JobOutcome { job: job.job, failure: None, exit: None, log: None };
     assert!(matches!(say(Some(&done), None, false, 202), (Task::Wait(_), false)), "without a proof");
     assert_eq!(say(Some(&done), None, true, 203), (Task::Start, true));
     assert_eq!(say(Some(&done), None, true, 204), (Task::Start, false), "it is told once");
@@ -260,7 +260,7 @@ fn an_erased_machine_is_not_expected_to_start_and_a_woken_one_is_also_after_a_re
     admit_new(&mut table);
     table.give(&request(Work::Wipe, &["one"]), &Work::Wipe, at(1)).unwrap();
     let Task::Work(job) = told(&mut table, ONE, "k", None, 2) else { panic!("no job") };
-    let done = JobOutcome { job: job.job, failure: None, log: None };
+    let done = JobOutcome { job: job.job, failure: None, exit: None, log: None };
     told(&mut table, ONE, "k", Some(&done), 3);
     table.seen(ONE, Step::Firmware, at(100));
     assert_eq!(lost(&table.sweep(now(9000))), []);
@@ -282,7 +282,7 @@ fn a_machine_that_does_not_come_back_is_named() {
         deploy(&mut table, &["lab"], 1).unwrap();
         for mac in [ONE, TWO] {
             let Task::Work(job) = told(&mut table, mac, "k", None, 2) else { panic!("no job") };
-            let done = JobOutcome { job: job.job, failure: None, log: None };
+            let done = JobOutcome { job: job.job, failure: None, exit: None, log: None };
             assert_eq!(told(&mut table, mac, "k", Some(&done), 3), Task::Start);
             // It asks once more what to boot, and gets its disk.
             table.seen(mac, Step::Loader, at(40));
@@ -313,7 +313,8 @@ fn a_restart_of_the_server_loses_no_job() {
     assert_eq!((stage(&table, ONE), stage(&table, TWO)), (JobStage::Taken, JobStage::Queued));
     // Its machine is at work: it is not lost at once, and ends its job.
     assert_eq!(table.sweep(now(30)), Swept::default());
-    let done = JobOutcome { job: job.job, failure: Some("the disk is too small".into()), log: None };
+    let done =
+        JobOutcome { job: job.job, failure: Some("the disk is too small".into()), exit: None, log: None };
     let Task::Wait(why) = told(&mut table, ONE, "k", Some(&done), 40) else { panic!("a job again") };
     assert!(why.contains("the disk is too small"), "{why}");
     // The number of a job is never used again.
@@ -428,7 +429,7 @@ fn jobs_of_all_kinds_end_as_they_should() {
         }
         let Task::Work(job) = told(&mut table, ONE, "k", None, seconds + 1) else { panic!("no job") };
         assert_eq!(job.work, work);
-        let done = JobOutcome { job: job.job, failure: None, log: None };
+        let done = JobOutcome { job: job.job, failure: None, exit: None, log: None };
         let after = told(&mut table, ONE, "k", Some(&done), seconds + 2);
         assert_eq!(
             after == Task::Start,
