@@ -10,22 +10,29 @@ use crate::args::Global;
 use crate::commands;
 use crate::dry_run::{COMMANDS, DryRun};
 use crate::exit::{Exit, Failure, Result};
+use crate::help;
 
-/// The commands in the order of the help text, by what they are for.
+/// The commands in the order of the help text, by what they are for. Those that machines call are not among them.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Capture and install", &["capture", "install", "commit", "grow", "shrink", "personalize"]),
     (
         "To many machines",
-        &["serve", "fetch", "deploy", "agent", "work", "switch", "status", "doctor", "token", "opennebula"],
+        &["serve", "fetch", "deploy", "agent", "switch", "status", "doctor", "token", "opennebula"],
     ),
-    ("Machines that boot from the network", &["netboot", "boot-image", "hosts", "boot-agent"]),
+    ("Machines that boot from the network", &["netboot", "boot-image", "hosts"]),
     ("Disks that run before they arrived", &["attach", "detach", "disks", "mount"]),
     (
         "Images and versions",
         &["images", "inspect", "log", "diff", "tag", "create", "clone", "remove", "profile"],
     ),
     ("Repositories", &["init", "repository", "usage", "copy", "verify", "prune", "key"]),
-    ("A cluster of disks under a repository", &["cluster", "metadata", "device"]),
+    ("A cluster of disks under a repository", &["cluster"]),
+];
+
+/// Commands that `-h` shows.
+const MAIN: &[&str] = &[
+    "capture", "install", "serve", "fetch", "deploy", "status", "doctor", "netboot", "hosts", "attach",
+    "mount", "images", "log", "tag", "remove", "verify", "prune", "cluster",
 ];
 
 const EXIT_CODES: &str = "\
@@ -55,29 +62,36 @@ pub(crate) struct Cli {
     pub command: Command,
 }
 
-/// The command line, with the commands in groups in its help text: clap itself has no groups of commands.
+/// The command line, with the commands in groups in its help text: clap itself has no groups of commands. `-h` shows
+/// the main ones, `--help` all.
 pub(crate) fn command_line() -> clap::Command {
     let command = Cli::command();
-    let mut groups = String::new();
-    for (heading, names) in GROUPS {
-        writeln!(groups, "\x1b[1m\x1b[4m{heading}:\x1b[0m").expect("strings take whatever is written");
-        for name in *names {
-            let found = command.find_subcommand(name).expect("a group has only commands");
-            let aliases: Vec<_> = found.get_visible_aliases().collect();
-            let also =
-                if aliases.is_empty() { String::new() } else { format!(" [alias: {}]", aliases.join(", ")) };
-            let about = found.get_about().map(ToString::to_string).unwrap_or_default();
-            writeln!(groups, "  \x1b[1m{name:<12}\x1b[0m {about}{also}")
-                .expect("strings take whatever is written");
-        }
-        groups.push('\n');
-    }
-    command
+    let is_long = std::env::args_os().any(|word| word == "--help" || word == "--help-all");
+    let groups = if is_long { GROUPS } else { &[("Commands", MAIN)] };
+    let groups: String =
+        groups.iter().map(|(heading, names)| group(&command, heading, names, is_long)).collect();
+    help::arrange(command, "", is_long)
         .override_usage("diskcast [OPTIONS] <COMMAND>")
         .mut_subcommands(|command| command.hide(true))
         .help_template(format!(
             "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{all-args}}{{after-help}}"
         ))
+}
+
+/// The part of the help text that lists the commands with these names.
+fn group(command: &clap::Command, heading: &str, names: &[&str], is_long: bool) -> String {
+    let mut text = format!("\x1b[1m\x1b[4m{heading}:\x1b[0m\n");
+    for name in names {
+        let found = command.find_subcommand(name).expect("a group has only commands");
+        let aliases: Vec<_> = found.get_visible_aliases().collect();
+        let also =
+            if aliases.is_empty() { String::new() } else { format!(" [alias: {}]", aliases.join(", ")) };
+        let about = found.get_about().map(ToString::to_string).unwrap_or_default();
+        let about = if is_long { &about } else { help::brief(&about) };
+        writeln!(text, "  \x1b[1m{name:<12}\x1b[0m {about}{also}").expect("strings take whatever is written");
+    }
+    text.push('\n');
+    text
 }
 
 /// What the user asks for. Ends the program if that is help, or wrong.
@@ -177,12 +191,16 @@ Examples:
 mod tests {
     use super::*;
 
+    /// Commands that machines call, and former names.
+    const HIDDEN: &[&str] = &["work", "boot-agent", "metadata", "device"];
+
     #[test]
     fn the_command_line_is_consistent_and_each_command_is_in_one_group() {
         command_line().debug_assert();
         let command = Cli::command();
         let mut commands: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
-        let mut grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let grouped = GROUPS.iter().flat_map(|(_, names)| names.iter().copied());
+        let mut grouped: Vec<_> = grouped.chain(HIDDEN.iter().copied()).collect();
         commands.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(grouped, commands);

@@ -80,6 +80,8 @@ pub(crate) const COMMANDS: &[(&str, DryRun)] = &[
     ("cluster limit", Reads),
     ("cluster rebuild-index", Refuses),
     ("cluster certificate", Reads),
+    ("cluster metadata", Refuses),
+    ("cluster device", Refuses),
     ("metadata", Refuses),
     ("device", Refuses),
 ];

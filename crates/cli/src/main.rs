@@ -13,6 +13,7 @@ mod config;
 mod connect;
 mod dry_run;
 mod exit;
+mod help;
 mod interrupt;
 mod inventory;
 mod keys;

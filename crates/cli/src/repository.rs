@@ -84,8 +84,9 @@ fn setting(global: &Global, location: &Location) -> Result<Setting> {
 /// The token of the cluster that the options name.
 pub(crate) fn cluster_token(global: &Global) -> Result<ClusterToken> {
     let Some(file) = &global.cluster_token else {
-        return Err(Failure::new(Exit::Usage, "a cluster needs its token")
-            .hint("--cluster-token or DISKCAST_CLUSTER_TOKEN name the file that `diskcast metadata` made"));
+        return Err(Failure::new(Exit::Usage, "a cluster needs its token").hint(
+            "--cluster-token or DISKCAST_CLUSTER_TOKEN name the file that `diskcast cluster metadata` made",
+        ));
     };
     let text = daemon::private_file::read_private(file)?;
     Ok(String::from_utf8_lossy(&text).parse()?)

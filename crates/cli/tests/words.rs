@@ -150,7 +150,7 @@ fn who_gives_no_command_gets_the_help_also_with_variables() {
     // The bench sets DISKCAST_REPO and others.
     let bench = Bench::new();
     let help = bench.see("");
-    assert!(help.contains("Usage: diskcast") && help.contains("To many machines:"), "{help}");
+    assert!(help.contains("Usage: diskcast") && help.contains("All options: diskcast --help"), "{help}");
     assert!(help.ends_with("exit: 2\n"), "{help}");
     let wrong = bench.see("nosuch");
     assert!(wrong.contains("unrecognized subcommand") && wrong.ends_with("exit: 2\n"), "{wrong}");

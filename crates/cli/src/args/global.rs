@@ -8,8 +8,8 @@ use super::parse::parse_cache;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// Folder of the repository, s3://BUCKET/PREFIX, cluster://HOST:PORT, or the https:// address of a server [default:
-    /// the system's state folder for root, else the user's data folder]
+    /// Folder of the repository, s3://BUCKET/PREFIX, cluster://HOST:PORT or https://SERVER [default: the system's state
+    /// folder for root, else the user's data folder]
     #[arg(long, global = true, value_name = "URL|FOLDER", env = "DISKCAST_REPO", hide_env_values = true)]
     pub repo: Option<String>,
     /// File with the token of a cluster://
@@ -35,7 +35,7 @@ pub(crate) struct Global {
     /// Overwrite disks and remove data without asking; needed for that where standard input is not a terminal
     #[arg(short, long, global = true)]
     pub yes: bool,
-    /// Check what can be checked and print what would be done, but change nothing. A command that can't tell refuses it
+    /// Show what would be done, but change nothing. What can be checked is checked. A command that can't tell refuses
     #[arg(short = 'n', long, global = true)]
     pub dry_run: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `diskcast device`: one disk of a cluster.
+//! `diskcast cluster device`: one disk of a cluster.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,9 +22,9 @@ use crate::repository;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  diskcast device /srv/disk-1 --new --metadata 127.0.0.1:7400 --cluster-token /etc/diskcast/cluster.token
-  diskcast device /srv/disk-1 --metadata 127.0.0.1:7400 --cluster-token /etc/diskcast/cluster.token
-  diskcast device /srv/disk-2 --metadata 10.0.0.1:7400 --listen 10.0.0.7:7420 --domain rack-3")]
+  diskcast cluster device /srv/disk-1 --new --metadata 127.0.0.1:7400 --cluster-token /etc/diskcast/cluster.token
+  diskcast cluster device /srv/disk-1 --metadata 127.0.0.1:7400 --cluster-token /etc/diskcast/cluster.token
+  diskcast cluster device /srv/disk-2 --metadata 10.0.0.1:7400 --listen 10.0.0.7:7420 --domain rack-3")]
 pub(crate) struct Args {
     /// Folder of its objects, on a disk of its own
     #[arg(value_name = "FOLDER")]

@@ -1,4 +1,4 @@
-//! `diskcast metadata`: the metadata service of a cluster.
+//! `diskcast cluster metadata`: the metadata service of a cluster.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -25,9 +25,9 @@ use crate::{interrupt, notify};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  diskcast metadata /var/lib/diskcast/metadata --cluster-token /etc/diskcast/cluster.token
-  diskcast metadata meta --width 4+1 --cluster-token cluster.token
-  diskcast metadata --etcd https://etcd-1:2379,https://etcd-2:2379,https://etcd-3:2379 --etcd-ca etcd.pem \\
+  diskcast cluster metadata /var/lib/diskcast/metadata --cluster-token /etc/diskcast/cluster.token
+  diskcast cluster metadata meta --width 4+1 --cluster-token cluster.token
+  diskcast cluster metadata --etcd https://etcd-1:2379,https://etcd-2:2379,https://etcd-3:2379 --etcd-ca etcd.pem \\
     --cluster-token cluster.token --listen 10.0.0.1:7400")]
 pub(crate) struct Args {
     /// Folder of its database, of one instance alone

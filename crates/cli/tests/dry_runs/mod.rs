@@ -80,8 +80,8 @@ fn words(name: &str) -> &'static str {
         | "cluster limit"
         | "cluster rebuild-index"
         | "cluster certificate" => "CLUSTER",
-        "metadata" => "meta --listen 127.0.0.1:0",
-        "device" => "device --metadata 127.0.0.1:1",
+        "metadata" | "cluster metadata" => "meta --listen 127.0.0.1:0",
+        "device" | "cluster device" => "device --metadata 127.0.0.1:1",
         "work" | "token list" | "disks" | "images" | "repository" | "usage" | "verify" | "prune" => "",
         new => panic!("say here what `diskcast {new}` needs"),
     }

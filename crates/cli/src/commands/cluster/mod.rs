@@ -14,7 +14,7 @@ use crate::exit::Result;
 /// Look at a cluster, or try one on this machine
 ///
 /// A cluster keeps a repository on many disks: what is stored is cut into data and parity parts, each on another
-/// device, and any of them may fail. `diskcast metadata` and `diskcast device` run its parts.
+/// device, and any of them may fail. `diskcast cluster metadata` and `diskcast cluster device` run its parts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,6 +35,8 @@ enum Command {
     Limit(limit::Args),
     RebuildIndex(rebuild::Args),
     Certificate(certificate::Args),
+    Metadata(super::metadata::Args),
+    Device(super::device::Args),
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
@@ -47,5 +49,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<()> {
         Command::Limit(args) => limit::run(context, args),
         Command::RebuildIndex(args) => rebuild::run(context, args),
         Command::Certificate(args) => certificate::run(context, args),
+        Command::Metadata(args) => super::metadata::run(context, args),
+        Command::Device(args) => super::device::run(context, args),
     }
 }

@@ -133,8 +133,14 @@ impl Drop for Part {
 
 fn metadata_words(args: &Args, folder: &Path, token: &Path) -> Vec<String> {
     let Width { data, parity } = args.width;
-    let words =
-        ["metadata", &text(&folder.join("metadata")), "--listen", &args.listen.to_string(), "--width"];
+    let words = [
+        "cluster",
+        "metadata",
+        &text(&folder.join("metadata")),
+        "--listen",
+        &args.listen.to_string(),
+        "--width",
+    ];
     let mut words: Vec<String> = words.map(str::to_owned).to_vec();
     words.extend([format!("{data}+{parity}"), "--cluster-token".to_owned(), text(token)]);
     words
@@ -145,6 +151,7 @@ fn device_words(args: &Args, number: u16, folder: &Path, token: &Path) -> Vec<St
     let mut listen = args.listen;
     listen.set_port(args.listen.port().saturating_add(number));
     [
+        "cluster",
         "device",
         &text(&folder.join(&name)),
         "--metadata",
