@@ -177,7 +177,7 @@ fn a_plan_and_wrong_usage_start_nothing() {
     for more in [&["--no-such-option"][..], &["--serve-for", "slow"], &["more"]] {
         let (exit, said) = site.deploy(&[&["--to", &hosts, "--target", "null:", "--"], more].concat());
         assert_eq!(exit, Some(2), "{said:#?}");
-        assert!(said[0].to_string().contains("no options of `diskcast fetch`"), "{said:#?}");
+        assert!(said[0].to_string().contains("are not options of `diskcast fetch`"), "{said:#?}");
     }
 }
 

@@ -41,7 +41,7 @@ fn no_addresses_are_given_beside_another_dhcp_server_unless_that_is_wanted() {
     assert!(other.contains("10.9.0.7 is the address of one, too") && other.ends_with("exit: 2\n"), "{other}");
     for wrong in ["10.8.0.7", "10.9.0.1", "10.9.0.255"] {
         let refused = tell(&format!("hosts add 52:54:00:00:00:02 --address {wrong}"));
-        assert!(refused.contains("no address for a machine in the network 10.9.0.1/24"), "{refused}");
+        assert!(refused.contains("not an address for a machine in the network 10.9.0.1/24"), "{refused}");
         assert!(refused.ends_with("exit: 11\n"), "{refused}");
     }
     assert!(tell("hosts power status one").contains("start it with --power-program"));

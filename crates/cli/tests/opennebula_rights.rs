@@ -34,7 +34,9 @@ fn a_user_gets_no_image_of_others_by_its_name() {
     ] {
         let said = cp(other, name, template).unwrap_err();
         assert!(
-            said.contains("another user's") || said.contains("not for users") || said.contains("show -x"),
+            said.contains("belongs to another user")
+                || said.contains("not for users")
+                || said.contains("show -x"),
             "{said}"
         );
         assert!(cp(0, name, template).is_ok(), "{name}: oneadmin may");

@@ -320,7 +320,7 @@ mod tests {
             (
                 &Personal { host_name: Some("a b".to_owned()), ..Personal::default() },
                 &["ext4"],
-                "no host name",
+                "not a host name",
             ),
             (
                 &Personal { script: Some("/no/such".into()), ..Personal::default() },
@@ -330,7 +330,7 @@ mod tests {
             (
                 &Personal { copies: vec![("/etc/passwd".into(), "a/b".into())], ..Personal::default() },
                 &["ext4"],
-                "no absolute path",
+                "not the absolute path",
             ),
             (&Personal { uefi_fallback: true, ..Personal::default() }, &["ext4", "vfat"], "no EFI system"),
         ] {
