@@ -117,10 +117,12 @@ fn of_text(text: &str, is_test: bool) -> Counted {
     for (start, line) in lines.iter().enumerate() {
         let trimmed = line.trim_start();
         let close = format!("{}}}", &line[..line.len() - trimmed.len()]);
+        // A method of a trait may have no body.
+        let signature = lines[start..].iter().find(|line| line.ends_with(['{', '}', ';']));
+        let is_function = opens_function(trimmed) && signature.is_some_and(|line| line.ends_with('{'));
         // In formatted sources a function ends with a brace in the column where it began.
-        let Some(length) =
-            opens_function(trimmed).then(|| lines[start..].iter().position(|line| *line == close)).flatten()
-        else {
+        let length = is_function.then(|| lines[start..].iter().position(|line| *line == close)).flatten();
+        let Some(length) = length else {
             continue;
         };
         let body = &lines[start + 1..start + length];

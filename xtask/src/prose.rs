@@ -97,8 +97,11 @@ fn messages(path: &str, text: &str) -> Vec<String> {
     let mut breaches = Vec::new();
     for (index, line) in shipped.lines().enumerate() {
         let is_help = path.starts_with("crates/cli/") && line.trim_start().starts_with("///");
-        let code = line.split("//").next().unwrap_or_default();
-        let text = if is_help { line } else { code.split_once('"').map_or("", |(_, text)| text) };
+        let text = match line.split_once('"') {
+            _ if is_help => line,
+            Some((code, text)) if !code.contains("//") => text,
+            _ => continue,
+        };
         if let Some(words) = is_no(text) {
             breaches.push(format!("{path}:{}: `{words}`: write \"is not a\"", index + 1));
         }
