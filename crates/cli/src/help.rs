@@ -35,9 +35,10 @@ const SHOWN: &[(&str, &[&str])] = &[
     ("cluster device", &["new", "metadata", "listen", "domain"]),
 ];
 
-/// Commands whose options `--help` shows in groups,
+/// Commands whose options `--help` shows in groups.
 const WRITERS: &[&str] = &["install", "fetch"];
-/// by what they are for.
+
+/// The groups of these options, by what they are for.
 const HEADINGS: &[(&str, &[&str])] = &[
     (
         "Other machines",
